@@ -2,8 +2,9 @@
 
 Two things are not known. The ratios of the limits have errors; the saving is nearly linear in each of them within its
 error, so that the standard deviation is the root of the summed squares of the half differences at plus and minus one
-error. (It needs no random draws, and is more precise than a hundred of them.) And the twin would have had luck of its
-own: speed and power wander at other moments than those at which it does the work.
+error; what the errors have in common counts. (It needs no random draws, and is more precise than a hundred of them.)
+And the twin would have had luck of its own: speed and power wander at other moments than those at which it does the
+work.
 """
 
 import math
@@ -17,6 +18,7 @@ from policies.savings.books import Books
 from policies.savings.counterfactual import Counterfactual, Saving
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import Values
 
 MIN_LOOKS: Final = 8
 """Looks before there is anything to say."""
@@ -62,8 +64,20 @@ def estimate_saving(
     signal: Signal | None,
     host_power_w: float = 0.0,
     pue: float = 1.0,
+    correlation: Values | None = None,
 ) -> KnownSaving | UnknownSaving:
-    """Return what a run has saved so far, or why that is not known; the arguments are those of `Counterfactual`."""
+    """Return what a run has saved so far, or why that is not known.
+
+    Args:
+        books: of the run; this and the next ones are those of `Counterfactual`.
+        ratios: of the limits of the curve.
+        top_power_limit_w: the top limit [W].
+        signal: the newest values, from the run's start on.
+        host_power_w: what the rest of the machine draws all the time [W].
+        pue: what the building draws per watt of the machine.
+        correlation: of the errors of the ratios, in their order, shape (n_ratios, n_ratios): looks at one limit say
+            something of its neighbours. It holds for rates and for energies. None: the errors are independent.
+    """
     n_looks = sum(each.n_looks for each in ratios)
     if not books.slots:
         return UnknownSaving(reason="too_early", n_looks=n_looks)
@@ -82,21 +96,36 @@ def estimate_saving(
     if saving is None:
         return UnknownSaving(reason="no_baseline", n_looks=n_looks)
     luck_ratio = 0.0 if is_at_top else LUCK_RATIO
-    half_ratio = NORMAL_QUANTILE * math.hypot(_ratios_error_ratio(counterfactual), luck_ratio)
+    half_ratio = NORMAL_QUANTILE * math.hypot(_ratios_error_ratio(counterfactual, ratios, correlation), luck_ratio)
     return KnownSaving(
         saving=saving, lower_ratio=saving.saved_ratio - half_ratio, upper_ratio=saving.saved_ratio + half_ratio
     )
 
 
-def _ratios_error_ratio(counterfactual: Counterfactual) -> float:
+def correlation_of(covariance: Values) -> Values:
+    """Return the correlation to a covariance, shape (n, n); what has no variance has none with anything."""
+    sds = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
+    scale = np.divide(1.0, sds, out=np.zeros_like(sds), where=sds > 0)
+    return np.asarray(covariance * np.outer(scale, scale))
+
+
+def _ratios_error_ratio(
+    counterfactual: Counterfactual, ratios: Sequence[LimitRatios], correlation: Values | None
+) -> float:
     """Return the standard deviation that the errors of the ratios give the saving."""
-    rates = np.array([each.rate_ratio for each in counterfactual.known])
-    energies = np.array([each.energy_ratio for each in counterfactual.known])
-    rate_steps = np.diag([each.rate_error_ratio for each in counterfactual.known])
-    energy_steps = np.diag([each.energy_error_ratio for each in counterfactual.known])
+    known = counterfactual.known
+    rates = np.array([each.rate_ratio for each in known])
+    energies = np.array([each.energy_ratio for each in known])
+    rate_steps = np.diag([each.rate_error_ratio for each in known])
+    energy_steps = np.diag([each.energy_error_ratio for each in known])
     none = np.zeros_like(rate_steps)
     steps = np.vstack((rate_steps, none)), np.vstack((none, energy_steps))
     upper, lower = (
         counterfactual.saved_ratios(rates + sign * steps[0], energies + sign * steps[1]) for sign in (1.0, -1.0)
     )
-    return float(np.linalg.norm((upper - lower) / 2))
+    shared = np.eye(len(known))
+    if correlation is not None:
+        numbers = [list(ratios).index(each) for each in known[:-1]]
+        shared[:-1, :-1] = correlation[np.ix_(numbers, numbers)]
+    halves = ((upper - lower) / 2).reshape(2, -1)
+    return math.sqrt(max(float(np.einsum("ki,ij,kj->", halves, shared, halves)), 0.0))

@@ -21,7 +21,7 @@ import numpy as np
 from controller.cli.replay.plan_inputs import CurveSelection, read_curve, read_signals
 from gridchase.cli.verb import VERSION
 from policies.savings.counterfactual import Counterfactual
-from policies.savings.interval import KnownSaving, estimate_saving
+from policies.savings.interval import KnownSaving, correlation_of, estimate_saving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
@@ -114,7 +114,10 @@ def find(task: Task) -> Finding | None:
     true_ratio = 1 - cost(truth, run) / twin_cost(truth, world, run)
     books = books_of(truth, run, begins_s=begins_s, slot_s=min(step_s, HOUR_S))
     top_w = profile.fastest.power_limit_w
-    estimate = estimate_saving(books, looked(truth, run), top_power_limit_w=top_w, signal=signal)
+    seen = looked(truth, run, task.group.iteration_ratio)
+    estimate = estimate_saving(
+        books, seen.ratios, top_power_limit_w=top_w, signal=signal, correlation=correlation_of(seen.rate_covariance)
+    )
     by_truth = Counterfactual(books, true_ratios(truth), top_power_limit_w=top_w, signal=signal).saving()
     if not isinstance(estimate, KnownSaving) or by_truth is None:
         return None

@@ -12,6 +12,9 @@ from scipy.signal import lfilter
 
 from policies.planning.dispatch import MeritOrder
 from policies.planning.signal_outlook import SignalOutlook
+from policies.profiling.curve_model import RatioEstimate, estimate_ratios
+from policies.profiling.measurement import Observation, Scatter
+from policies.profiling.paired_looks import LookLengths, Looks, advance_looks
 from policies.savings.books import Books, Purpose, open_books, with_activity, with_pause
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.power_curve import lower_hull
@@ -28,10 +31,10 @@ WARM_UP_STEPS: Final = 300
 N_SIDE: Final = 2
 """Steps on each side of a look."""
 FIRST_PASS_STEPS: Final = 3
-FIRST_PASS_ERROR_RATIO: Final = 0.01
-N_PRIOR_LOOKS: Final = 3
-PRIOR_LOOK_ERROR_RATIO: Final = 0.003
-"""What a look is taken to be off by before several have shown it, and how many looks that belief is worth."""
+N_EDGE: Final = 4
+"""Steps after and before a change of limit that looks see."""
+N_PARTS: Final = 5
+"""Readings of a step."""
 ITERATIONS_A_STEP: Final = 33.0
 """Iterations of 0.3 s."""
 IDLE_W: Final = 40.0
@@ -248,49 +251,31 @@ def books_of(truth: Truth, run: Played, *, begins_s: float, slot_s: float) -> Bo
     return books
 
 
-def looked(truth: Truth, run: Played) -> list[LimitRatios]:
-    """Return the ratios as looks show them: means of logarithms, their error from their own scatter about them.
-
-    Where there is no look the first pass has to do, and it counts a little beside looks, too.
-    """
+def looked(truth: Truth, run: Played, iteration_ratio: float) -> RatioEstimate:
+    """Return the ratios as the controller's own looks show them, from the curve that the first pass has left."""
     limits, purposes = np.array(run.limits), np.array(run.purposes)
-    pairs: dict[int, list[tuple[float, float]]] = {}
-    for at in np.flatnonzero(purposes == 1).tolist():
-        sides = [*range(at - N_SIDE, at), *range(at + 1, min(at + 1 + N_SIDE, len(limits)))]
-        number = int(limits[sides[0]])
-        if number >= 0 and len(sides) == 2 * N_SIDE and (limits[sides] == number).all():
-            rate_log = math.log(run.works[sides].mean() / run.works[at])
-            power_log = math.log(run.powers_w[sides].mean() / run.powers_w[at])
-            pairs.setdefault(number, []).append((rate_log, rate_log - power_log))
-    offs = [np.subtract(each, np.mean(each, axis=0)) for each in pairs.values()]
-    square = sum(((off**2).sum(axis=0) for off in offs), np.zeros(2)) + N_PRIOR_LOOKS * PRIOR_LOOK_ERROR_RATIO**2
-    sds = np.sqrt(square / (N_PRIOR_LOOKS + sum(len(each) - 1 for each in offs)))
-    found = []
-    for number in range(truth.top):
-        first_rate_log, first_power_log = (
-            math.log(
-                series[(limits == number) & (purposes == 2)].mean()
-                / series[(limits == truth.top) & (purposes == 2)].mean()
-            )
-            for series in (run.works, run.powers_w)
-        )
-        first = np.array([first_rate_log, first_rate_log - first_power_log])
-        each = pairs.get(number, [])
-        precisions = np.array([len(each) / sds**2, np.full(2, FIRST_PASS_ERROR_RATIO**-2)])
-        mean = np.mean(each, axis=0) if each else np.zeros(2)
-        ratios = np.exp((precisions * np.array([mean, first])).sum(axis=0) / precisions.sum(axis=0))
-        errors = ratios / np.sqrt(precisions.sum(axis=0))
-        found.append(
-            LimitRatios(
-                power_limit_w=float(truth.limits_w[number]),
-                rate_ratio=float(ratios[0]),
-                rate_error_ratio=float(errors[0]),
-                energy_ratio=float(ratios[1]),
-                energy_error_ratio=float(errors[1]),
-                n_looks=len(each),
-            )
-        )
-    return found
+    firsts = [(limits == number) & (purposes == 2) for number in range(truth.top + 1)]
+    first_pass = PowerProfile.from_rows(
+        (float(limit_w), float(run.powers_w[first].mean()), float(run.works[first].mean()) * ITERATIONS_A_STEP / STEP_S)
+        for limit_w, first in zip(truth.limits_w, firsts, strict=True)
+    )
+    scatter, looks = Scatter(cv_ratio=iteration_ratio, n_iterations=1e3), Looks()
+    changes = np.flatnonzero(np.diff(limits)) + 1
+    for begins, ends in pairwise([0, *changes.tolist(), len(limits)]):
+        if limits[begins] < 0:
+            looks = looks.after_pause((ends - begins) * STEP_S)
+            continue
+        # Of what lies between, looks remember nothing.
+        for at in sorted({*range(begins, min(begins + N_EDGE, ends)), *range(max(ends - N_EDGE, begins), ends)}):
+            for _ in range(N_PARTS):
+                seen = Observation(
+                    power_limit_w=float(truth.limits_w[limits[at]]),
+                    active_s=STEP_S / N_PARTS,
+                    n_iterations=float(run.works[at]) * ITERATIONS_A_STEP / N_PARTS,
+                    energy_j=float(run.powers_w[at]) * STEP_S / N_PARTS,
+                )
+                looks = advance_looks(looks, seen, lengths=LookLengths(), scatter=scatter, settle_s=0.0)
+    return estimate_ratios(first_pass, looks, truth.limits_w[:-1].tolist())
 
 
 def true_ratios(truth: Truth) -> list[LimitRatios]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from policies.savings.books import open_books
 from policies.savings.counterfactual import Counterfactual
-from policies.savings.interval import LUCK_RATIO, MIN_LOOKS, KnownSaving, UnknownSaving, estimate_saving
+from policies.savings.interval import LUCK_RATIO, MIN_LOOKS, KnownSaving, UnknownSaving, correlation_of, estimate_saving
 from policies.vocabulary.signal import Signal, constant_signal
 from tests.policies.savings.histories import (
     LIMITS_W,
@@ -75,3 +75,23 @@ def test_without_errors_the_interval_is_the_twins_luck() -> None:
     found = estimate_saving(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], top_power_limit_w=TOP_W, signal=None)
     assert isinstance(found, KnownSaving)
     assert found.upper_ratio - found.lower_ratio == pytest.approx(2 * 1.645 * LUCK_RATIO)
+
+
+def test_errors_that_are_one_add_up() -> None:
+    ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=0.002) for limit_w in reversed(LIMITS_W[:3])]
+    one, other = (
+        estimate_saving(books_of(HOURS), ratios, top_power_limit_w=TOP_W, signal=None, correlation=each)
+        for each in (np.ones((3, 3)), np.eye(3))
+    )
+    independent = estimate_saving(books_of(HOURS), ratios, top_power_limit_w=TOP_W, signal=None)
+    assert isinstance(one, KnownSaving)
+    assert other == independent
+    # A quarter of the energy is at each limit, all ratios err alike, and what was saved is 1 - E / baseline.
+    spent, baseline = 4.0, 1 + 3 * 1.1
+    sd_ratio = 3 * 0.002 * spent / baseline**2
+    assert (one.upper_ratio - one.lower_ratio) / 2 == pytest.approx(1.645 * np.hypot(sd_ratio, LUCK_RATIO), rel=1e-3)
+
+
+def test_what_has_no_variance_correlates_with_nothing() -> None:
+    covariance = np.array([[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
+    assert correlation_of(covariance) == pytest.approx(np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.0]]))
