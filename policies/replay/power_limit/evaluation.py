@@ -179,6 +179,7 @@ def _with_budget(
             spec,
         )
 
+    own = CachedForecaster()
     expected = chase.expect_last_value(scenario, spec, chase.max_periods(scenario, spec))
     hindsight = (
         [chase.replay_chase(scenario, spec, eta, expected) for eta in chase.ETAS]
@@ -192,8 +193,8 @@ def _with_budget(
         "static-mix": lambda max_slowdown: replay_static_mix(scenario, spec, max_slowdown),
         "chase-best-eta": lambda max_slowdown: chase.best_in_hindsight(hindsight, spec, max_slowdown),
         "gridchase": planner(persistence_forecast),
-        "gridchase-open": planner(persistence_forecast, knows_length=False),
-        "gridchase-forecast": planner(CachedForecaster()),
+        "gridchase-open": planner(own, knows_length=False),
+        "gridchase-forecast": planner(own),
         "gridchase-perfect": planner(perfect_forecast),
         "offline": lambda max_slowdown: offline_optimum(scenario, spec, max_slowdown),
     }
