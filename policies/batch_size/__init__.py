@@ -1,6 +1,6 @@
 """The batch size of a recurring job: observations of its runs, the posterior of each size, and the next choice."""
 
-from policies.batch_size.choose import choose_batch_size, describe
+from policies.batch_size.choose import choose_batch_size, describe, late_cost_bound
 from policies.batch_size.study import Belief, Choice, LearningSettings, Observation, Outcome, Study
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "Study",
     "choose_batch_size",
     "describe",
+    "late_cost_bound",
 ]

@@ -19,6 +19,14 @@ def choose_batch_size(study: Study, settings: LearningSettings, *, rng: np.rando
     return knowledge_gradient.choose(study, settings)
 
 
+def late_cost_bound(study: Study, settings: LearningSettings) -> float | None:
+    """Return the bound of a run in flight that got none, once another has reached the target; None: there is none yet.
+
+    Zeus's policy has no such bound: a run keeps what it got.
+    """
+    return None if settings.policy == "zeus" else knowledge_gradient.cost_bound(study, settings)
+
+
 def describe(study: Study, settings: LearningSettings) -> list[Belief]:
     """Return the posterior of each candidate, in their order."""
     if settings.policy == "zeus":

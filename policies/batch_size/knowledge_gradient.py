@@ -3,8 +3,14 @@
 Two things are weighed for each candidate, in units of the cost of the best: the expected cost of a run there now, if it
 is stopped at β times the best and restarted; and the expected cost of the recurrences after it, given what it would
 teach (the knowledge gradient: Frazier, Powell and Dayanik, SIAM J. Control Optim. 47 (2008); for correlated normal
-beliefs, INFORMS J. Comput. 21 (2009)). The first run takes the user's default. So that a batch size with an unlucky run
-is not lost for ever, the runner-up is tried again at growing intervals, as long as it may well be the best.
+beliefs, INFORMS J. Comput. 21 (2009)). The first run takes the user's default.
+
+Two things are beyond that model. A batch size may never reach the target, which no neighbour tells: until it has, that
+is expected of one in ten. And where runs are concurrent, what a second run at a size teaches could be had a little
+later, once the first has ended: it is worth the few recurrences until then, not the whole horizon.
+
+So that a batch size with an unlucky run is not lost for ever, the runner-up is tried again at growing intervals, as
+long as it may well be the best.
 """
 
 import math
@@ -13,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.batch_size.concept_drift import NOISE_LOG
 from policies.batch_size.gaussian_process import Gaussian, normal_cdf, normal_pdf
@@ -20,6 +27,8 @@ from policies.batch_size.posterior import CostPosterior, infer, prior
 from policies.batch_size.study import Belief, Choice, LearningSettings, Study
 from policies.vocabulary.units import Values
 
+UNREACHED_RATIO: Final = 0.1
+"""How likely a batch size is to never reach the target, until it has; the user's default is expected to."""
 FIRST_REVIEW: Final = 8
 """The number of the first run that may be a review; then each doubling of it."""
 INTERVAL_Z: Final = 1.645
@@ -44,7 +53,7 @@ class Scores:
 
     Attributes:
         now: the expected cost of a run now.
-        total: the mean over that run and the recurrences that a finding is worth.
+        total: the mean over that run and the recurrences of the horizon, less what it is worth to them.
         best: the index of the candidate with the least expected cost.
     """
 
@@ -115,16 +124,24 @@ def score(belief: Gaussian, noise_variance: float, study: Study, settings: Learn
     variance = belief.variance[runs]
     sd = np.sqrt(variance + noise_variance)
     # The log-normal cost, cut at the bound; beyond it the bound is paid, and a restart at the best.
+    stopped_cost = 1 + settings.beta
     until_bound = (math.log(settings.beta) - gap) / sd
-    now = np.exp(gap + sd**2 / 2) * normal_cdf(until_bound - sd) + (1 + settings.beta) * normal_cdf(-until_bound)
+    now = np.exp(gap + sd**2 / 2) * normal_cdf(until_bound - sd) + stopped_cost * normal_cdf(-until_bound)
+    unreached = np.where(_has_reached(study)[runs], 0.0, UNREACHED_RATIO)
+    now = (1 - unreached) * now + unreached * stopped_cost
     rival = np.where(np.arange(len(mean)) == best, mean[second], mean[best])[runs]
     step = variance / sd
     surprise = np.abs(mean[runs] - rival) / step
     gain = step * (normal_pdf(surprise) - surprise * normal_cdf(-surprise))
-    later = np.exp(np.minimum(mean[runs], rival) - mean[best] - gain)
+    saved = -np.expm1(-gain) * _worth(study, settings)[runs]
     all_now, all_total = np.full(len(mean), np.inf), np.full(len(mean), np.inf)
-    all_now[runs], all_total[runs] = now, (now + settings.horizon * later) / (1 + settings.horizon)
+    all_now[runs], all_total[runs] = now, (now + settings.horizon - saved) / (1 + settings.horizon)
     return Scores(now=all_now, total=all_total, best=best)
+
+
+def cost_bound(study: Study, settings: LearningSettings) -> float | None:
+    """Return the cost at which to stop a run; None: there is no bound yet."""
+    return _bound(infer(study, settings), study, settings)
 
 
 def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian:
@@ -135,11 +152,25 @@ def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian
     return belief
 
 
-def _first(study: Study, settings: LearningSettings) -> Choice:
-    """Return the default, or the nearest size that can run; beside runs in flight, what teaches most.
+def _has_reached(study: Study) -> NDArray[np.bool_]:
+    """Return which candidates have reached the target, the user's default included, shape (n,)."""
+    reached = {seen.batch_size for seen in study.observations if seen.outcome == "reached"} | {study.default}
+    return np.array([size in reached for size in study.candidates])
 
-    Nothing bounds the cost of a run yet, so none goes beyond half or twice the default; and once each of those is in
-    flight, the runs are spread over them.
+
+def _worth(study: Study, settings: LearningSettings) -> Values:
+    """Return the number of recurrences that what a run teaches is worth, shape (n,).
+
+    The horizon; beside a run at the same size those until that one has ended, since another can follow then.
+    """
+    n_until_then = min(float(len(study.in_flight) + 1), settings.horizon)
+    return np.array([n_until_then if size in study.in_flight else settings.horizon for size in study.candidates])
+
+
+def _first(study: Study, settings: LearningSettings) -> Choice:
+    """Return the default, or the nearest size that can run; beside runs in flight, what has the best score.
+
+    Nothing bounds the cost of a run yet, so none goes beyond half or twice the default.
     """
     if study.in_flight:
         size = _beside(study, settings)
@@ -154,13 +185,10 @@ def _first(study: Study, settings: LearningSettings) -> Choice:
 
 
 def _beside(study: Study, settings: LearningSettings) -> int | None:
-    """Return the size near the default that teaches most; if all run already, the least used; None: none can run."""
+    """Return the size near the default with the best score before any run has ended; None: none can run."""
     near = [size for size in study.open_candidates if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST]
     if not near:
         return None
-    used = Counter(study.in_flight)
-    if all(used[size] for size in near):
-        return min(near, key=lambda size: (used[size], abs(math.log(size / study.default)), size))
     belief = in_flight(prior(study), NOISE_LOG**2, study)
     total = score(belief, NOISE_LOG**2, study, settings).total
     return min(near, key=lambda size: float(total[study.candidates.index(size)]))

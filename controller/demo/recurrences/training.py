@@ -162,7 +162,7 @@ def _report_and_wait(
     report(energy_of(task, run, final=False))
     show(run)
     bound = run.trial.cost_bound
-    if bound is None or run.cost <= bound:
+    if bound is None or run.cost * (1 + 1 / max(n_epochs, 1)) <= bound:  # the next epoch, too, is within it
         task.cancelled.wait(task.epoch_s)
         return
     for _ in range(round(STOP_TIMEOUT_S / _NAP_S)):

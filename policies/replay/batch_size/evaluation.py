@@ -6,15 +6,18 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
+from policies.batch_size.choose import late_cost_bound
 from policies.batch_size.study import LearningSettings
 from policies.replay.batch_size.baselines import grid_search, replay_fixed
 from policies.replay.batch_size.simulation import (
     EpochSampler,
     JobHistory,
+    LateBound,
     Policy,
     PriorKnowledge,
     common_random_epochs,
     learning_policy,
+    no_late_bound,
     simulate,
 )
 from policies.replay.batch_size.workload import FixedChoice, Workload, fixed_choice, optimum
@@ -132,12 +135,24 @@ def replay_named_policy(
         n = conditions.horizon(workload)
         return grid_search(workload, sampler=conditions.sampler(workload, seed), eta=conditions.eta, n_recurrences=n)
     learned = replace(settings, policy="zeus" if name == "zeus" else "gridchase")
-    policy = learning_policy(learned, seed=seed)
-    return replay_policy(workload, policy, conditions, seed=seed, knowledge=KNOWLEDGE.get(name, "learned"))
+    return replay_policy(
+        workload,
+        learning_policy(learned, seed=seed),
+        conditions,
+        seed=seed,
+        knowledge=KNOWLEDGE.get(name, "learned"),
+        late_bound=lambda study: late_cost_bound(study, learned),
+    )
 
 
 def replay_policy(
-    workload: Workload, policy: Policy, conditions: Conditions, *, seed: int, knowledge: PriorKnowledge = "learned"
+    workload: Workload,
+    policy: Policy,
+    conditions: Conditions,
+    *,
+    seed: int,
+    knowledge: PriorKnowledge = "learned",
+    late_bound: LateBound = no_late_bound,
 ) -> JobHistory:
     """Simulate any policy under some conditions, with the training runs of a seed."""
     return simulate(
@@ -148,6 +163,7 @@ def replay_policy(
         n_recurrences=conditions.horizon(workload),
         concurrency=conditions.concurrency,
         knowledge=knowledge,
+        late_bound=late_bound,
     )
 
 

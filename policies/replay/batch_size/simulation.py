@@ -3,12 +3,14 @@
 The rules are those of the Zeus paper's trace-driven evaluation (arXiv:2208.06102, section 6; `Simulator` of Zeus 0.3):
 a run follows one of the recorded training runs of its batch size, at the best power limit of that size. The first run
 at a batch size profiles the limits, so its first epoch is the mean of an epoch at every limit. A run stops before the
-epoch that would exceed its cost bound; where not even one fits, it never runs and costs nothing. A recurrence is
-repeated until it reaches its target, at most 20 times, and pays for every attempt.
+epoch that would exceed its cost bound, as in the policy service; where not even one fits, it never runs and costs
+nothing, here alone. Of concurrent runs without a bound, those that end last get one from those that ended before, if
+the policy has such a thing: when they have cost β times as much, the others have ended. A recurrence is repeated until
+it reaches its target, at most 20 times, and pays for every attempt.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -25,6 +27,8 @@ PROBE_S: Final = 3.0
 """The cost of an epoch is measured for so many iterations, or for so long if that is shorter."""
 
 Policy = Callable[[Study], Choice]
+LateBound = Callable[[Study], float | None]
+"""Returns the bound of a run that was chosen before there was one."""
 EpochSampler = Callable[[int, int], float | None]
 """Returns the epochs that the next run at a batch size needs in a recurrence; None: it never reaches the target."""
 PriorKnowledge = Literal["learned", "timed", "probed"]
@@ -124,6 +128,10 @@ def learning_policy(settings: LearningSettings, *, seed: int) -> Policy:
     return lambda study: choose_batch_size(study, settings, rng=rng)
 
 
+def no_late_bound(_: Study) -> None:
+    """Return None: a run keeps the bound that it was chosen with."""
+
+
 def common_random_epochs(
     workload: Workload, *, seed: int, noise_ratio: float = 0.0, later: tuple[int, Workload] | None = None
 ) -> EpochSampler:
@@ -156,6 +164,7 @@ def simulate(
     n_recurrences: int,
     concurrency: int = 1,
     knowledge: PriorKnowledge = "learned",
+    late_bound: LateBound = no_late_bound,
 ) -> JobHistory:
     """Simulate the recurrences of a job under a policy.
 
@@ -168,6 +177,7 @@ def simulate(
         concurrency: the number of recurrences submitted at a time: each is chosen while those before it are in
             flight, then the results arrive in the same order; those that failed are repeated together.
         knowledge: which costs of epochs the policy knows.
+        late_bound: bounds runs that were chosen before there was a bound.
     """
     simulation = _JobSimulation(workload, sampler=sampler, eta=eta, knowledge=knowledge)
     n_unreached = 0
@@ -177,8 +187,13 @@ def simulate(
             choices: list[Choice] = []
             for _recurrence in waiting:
                 choices.append(policy(simulation.study(choices, n_stopped)))
-            tried = zip(waiting, choices, strict=True)
-            waiting = [recurrence for recurrence, choice in tried if not simulation.train(recurrence, choice)]
+            tried, waiting = [*zip(waiting, choices, strict=True)], []
+            for recurrence, choice in tried:
+                bound = choice.cost_bound
+                if bound is None:
+                    bound = late_bound(simulation.study([], n_stopped))
+                if not simulation.train(recurrence, replace(choice, cost_bound=bound)):
+                    waiting.append(recurrence)
             if not waiting:
                 break
         n_unreached += len(waiting)

@@ -6,7 +6,14 @@ from zlib import crc32
 
 import numpy as np
 
-from policies.batch_size import Choice, LearningSettings, Study, choose_batch_size, describe
+from policies.batch_size import (
+    Choice,
+    LearningSettings,
+    Study,
+    choose_batch_size,
+    describe,
+    late_cost_bound,
+)
 from policies.service.config import LearningConfig
 from policies.service.records import Job, Posterior, Trial
 from policies.service.trials.hardware import Hardware
@@ -45,10 +52,11 @@ class BatchSizeLearning:
 
     def cost_bound(self, job: Job, trials: Sequence[Trial], trial: Trial, now_s: float) -> float | None:
         """Return the cost bound of a trial for the GPUs it is on; None: what an epoch costs there is not known."""
-        hardware = Hardware(gpu_model=trial.result.gpu_model, n_gpus=trial.result.n_gpus or None)
-        others = [other for other in trials if other.number != trial.number]
-        study = study_of(job, others, self.eta(job), now_s, hardware=hardware, recurrence=trial.recurrence)
-        return self.choose(job, study, trial.number).cost_bound
+        return self.choose(job, self._study_without(job, trials, trial, now_s), trial.number).cost_bound
+
+    def late_cost_bound(self, job: Job, trials: Sequence[Trial], trial: Trial, now_s: float) -> float | None:
+        """Return the cost bound of a trial that got none, for the GPUs it is on; None: there is none yet."""
+        return late_cost_bound(self._study_without(job, trials, trial, now_s), self._settings(job))
 
     def posterior(self, job: Job, trials: Sequence[Trial]) -> Posterior:
         """Return what is believed of a job's batch sizes, and which is next."""
@@ -73,6 +81,12 @@ class BatchSizeLearning:
             return None
         costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
         return min(costs, key=costs.__getitem__, default=None)
+
+    def _study_without(self, job: Job, trials: Sequence[Trial], trial: Trial, now_s: float) -> Study:
+        """Return what the other trials of a job say of the GPUs that a trial is on."""
+        hardware = Hardware(gpu_model=trial.result.gpu_model, n_gpus=trial.result.n_gpus or None)
+        others = [other for other in trials if other.number != trial.number]
+        return study_of(job, others, self.eta(job), now_s, hardware=hardware, recurrence=trial.recurrence)
 
     def _settings(self, job: Job) -> LearningSettings:
         """Return how a job's batch size is learned: its own settings, else the configuration's."""

@@ -27,6 +27,8 @@ ANOTHER_CANDIDATE: Final = "other_batch_size"
 """The reason of a trial whose run trained with another of its job's batch sizes."""
 NOT_A_CANDIDATE: Final = "foreign_batch_size"
 """The reason of a trial that was released because its run trained with a batch size that is none of its job's."""
+LEARNED_REASONS: Final = frozenset({"default_first", "best_so_far", "knowledge_gradient", "review"})
+"""The reasons of trials whose batch size was chosen for what it costs and teaches."""
 RUN_HAS_ENDED: Final = "run_has_ended"
 """The reason given to a run that asks again long after its end; nothing is learned from it."""
 _CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
@@ -104,6 +106,14 @@ def with_cost_bound(trial: Trial, cost_bound: float | None, eta: float) -> Trial
         bound_n_gpus=trial.result.n_gpus or None,
         stop_ordered_at_s=None,  # ordered again next, where the new bound is exceeded as well
     )
+
+
+def awaits_bound(trial: Trial) -> bool:
+    """Return whether a trial in flight was chosen before there was a bound, which it gets once there is one.
+
+    A run that trains with a size of its own, or was answered without the database, is never bound.
+    """
+    return trial.cost_bound is None and trial.state in IN_FLIGHT and trial.reason in LEARNED_REASONS
 
 
 def is_released(trial: Trial) -> bool:

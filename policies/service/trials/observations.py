@@ -235,16 +235,18 @@ def _timings(trials: Sequence[Trial], hardware: Hardware | None = None) -> list[
     return [trial.timing for trial in timed if trial.timing is not None and hardware.matches(trial)]
 
 
-def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
+def stop_reason(trial: Trial, cost: float | None, eta: float, *, has_ended_epoch: bool = False) -> str | None:
     """Return why a run is to stop, in a sentence; None: it may go on.
 
-    It is to stop when it costs more than its bound and has not reached its target. The order is repeated for as long as
-    the run goes on. A bound for other GPUs does not apply, because the same epochs cost something else there.
+    It is to stop before the epoch that would exceed its bound, as far as its epochs so far tell; within an epoch, as
+    soon as it has exceeded it; unless it has reached its target. The order is repeated for as long as the run goes on.
+    A bound for other GPUs does not apply, because the same epochs cost something else there.
 
     Args:
         trial: the trial.
         cost: what it has cost so far; None: unknown.
         eta: the weight of energy in that cost; a bound with another weight does not apply.
+        has_ended_epoch: whether the cost is that of whole epochs: the last one has just ended.
     """
     bound = trial.cost_bound
     if (
@@ -254,9 +256,13 @@ def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
         or is_bound_for_other_gpus(trial)
     ):
         return None
-    if trial.stop_ordered_at_s is None and (cost is None or cost <= bound or trial.bound_eta != eta):
+    n_ended = (trial.result.epochs or 0) if has_ended_epoch else 0
+    next_cost = cost * (1 + 1 / n_ended) if cost is not None and n_ended else cost
+    if trial.stop_ordered_at_s is None and (next_cost is None or next_cost <= bound or trial.bound_eta != eta):
         return None
-    spent = "more than" if cost is None else f"{cost:.4g} J so far, above"
+    spent = "more than"
+    if cost is not None and next_cost is not None:
+        spent = f"{cost:.4g} J so far, above" if cost > bound else f"{next_cost:.4g} J with its next epoch, above"
     return f"batch size {trial.batch_size} costs {spent} the bound of {bound:.4g} J: another is tried in its place"
 
 

@@ -21,6 +21,7 @@ from policies.service.store.store import Store
 from policies.service.trials.hardware import is_bound_for_other_gpus, measured_hardware
 from policies.service.trials.learning import BatchSizeLearning, next_number
 from policies.service.trials.lifecycle import (
+    awaits_bound,
     is_released,
     new_trial,
     next_recurrence,
@@ -270,8 +271,13 @@ class TrialRepository:
         self, connection: Connection, job: Job, before: Trial, result: Result, now_s: float
     ) -> tuple[Trial, str | None]:
         """Return a trial after a report of its run, and why the run is to stop; None: it may go on."""
-        trial = self._with_bound_of_its_gpus(connection, job, before, with_result(before, result, now_s), now_s)
-        stop = self._stop_reason(job, trial)
+        trial = with_result(before, result, now_s)
+        has_ended_epoch = trial.result.epochs != before.result.epochs
+        trial = self._with_bound_of_its_gpus(connection, job, before, trial, now_s)
+        if has_ended_epoch and awaits_bound(trial):
+            bound = self._learning.late_cost_bound(job, queries.find_recent(connection, job.key), trial, now_s)
+            trial = with_cost_bound(trial, bound, self._learning.eta(job))
+        stop = self._stop_reason(job, trial, has_ended_epoch=has_ended_epoch)
         if stop is not None and trial.stop_ordered_at_s is None:
             trial = replace(trial, stop_ordered_at_s=now_s)
         return trial, stop
@@ -291,12 +297,12 @@ class TrialRepository:
         bound = self._learning.cost_bound(job, trials, trial, now_s)
         return with_cost_bound(trial, bound, self._learning.eta(job))
 
-    def _stop_reason(self, job: Job, trial: Trial) -> str | None:
+    def _stop_reason(self, job: Job, trial: Trial, *, has_ended_epoch: bool) -> str | None:
         if trial.cost_bound is None or trial.state not in IN_FLIGHT:
             return None
         eta = self._learning.eta(job)
         # No power is assumed: a run that was not measured is not stopped for what others draw.
-        return stop_reason(trial, cost_so_far(trial, eta, None), eta)
+        return stop_reason(trial, cost_so_far(trial, eta, None), eta, has_ended_epoch=has_ended_epoch)
 
     async def _change(self, run: RunKey, change: Callable[[Job, Trial], Trial]) -> Trial:
         """Return the trial of a run after a change.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batch_size.choose import choose_batch_size
+from policies.batch_size.choose import choose_batch_size, late_cost_bound
 from policies.batch_size.gaussian_process import Gaussian
 from policies.batch_size.knowledge_gradient import score
 from policies.batch_size.study import Choice, LearningSettings, Observation, Study
@@ -43,22 +43,52 @@ def test_the_nearest_size_replaces_a_failed_default() -> None:
     assert "32" in choice.detail
 
 
+def concurrent_choices(n: int, *observations: Observation) -> list[int]:
+    in_flight: tuple[int, ...] = ()
+    for _ in range(n):
+        in_flight = (*in_flight, choose(study(*observations, in_flight=in_flight)).batch_size)
+    return [*in_flight]
+
+
 def test_concurrent_first_runs_stay_near_the_default() -> None:
     """Nothing bounds what they cost."""
-    in_flight: tuple[int, ...] = ()
-    for _ in range(8):
-        in_flight = (*in_flight, choose(study(in_flight=in_flight)).batch_size)
-    assert in_flight[0] == 32
-    assert set(in_flight) == {16, 32, 64}
+    chosen = concurrent_choices(8)
+    assert chosen[0] == 32
+    assert set(chosen) == {16, 32, 64}
 
 
 @pytest.mark.parametrize("unable", [(), (failed(64),)])
-def test_many_concurrent_first_runs_are_spread_over_near_sizes(unable: tuple[Observation, ...]) -> None:
-    in_flight: tuple[int, ...] = ()
-    for _ in range(60):
-        in_flight = (*in_flight, choose(study(*unable, in_flight=in_flight)).batch_size)
-    near = [16, 32] if unable else [16, 32, 64]
-    assert {size: in_flight.count(size) for size in near} == dict.fromkeys(near, 60 // len(near))
+def test_most_concurrent_first_runs_take_the_default(unable: tuple[Observation, ...]) -> None:
+    """A size near it may never reach the target, and a second run there would teach the same."""
+    chosen = concurrent_choices(8, *unable)
+    assert set(chosen) == ({16, 32} if unable else {16, 32, 64})
+    assert chosen.count(32) >= 5
+    assert all(chosen.count(size) == 1 for size in {*chosen} - {32})
+
+
+def test_a_size_of_unknown_end_is_tried_once_at_a_time() -> None:
+    """Others run at the best; what a second run teaches could be had a wave later."""
+    runs = [reached(32, 10) for _ in range(8)]
+    chosen = concurrent_choices(8, *runs)
+    others = {*chosen} - {32}
+    assert others
+    assert all(chosen.count(size) == 1 for size in others)
+
+
+def test_a_size_that_never_reached_costs_more_in_expectation() -> None:
+    proven, unproven = (
+        score(belief(0.0, 0.1, 0.2, 0.3, 0.4, 0.5), NOISE_VARIANCE, study(*seen), SETTINGS).now[SIZES.index(64)]
+        for seen in ((reached(32, 10), reached(64, 10)), (reached(32, 10),))
+    )
+    assert unproven == pytest.approx(0.9 * proven + 0.1 * (1 + SETTINGS.beta))
+
+
+def test_a_run_without_a_bound_gets_one_once_another_has_reached_the_target() -> None:
+    assert late_cost_bound(study(in_flight=(32,)), SETTINGS) is None
+    assert late_cost_bound(study(stopped(32, 10)), SETTINGS) is None
+    runs = learned(3)
+    assert late_cost_bound(study(*runs), SETTINGS) == choose(study(*runs)).cost_bound
+    assert late_cost_bound(study(*runs), LearningSettings(policy="zeus")) is None
 
 
 def test_a_concurrent_first_run_takes_a_lone_default() -> None:
@@ -187,7 +217,8 @@ def test_a_clearly_worse_size_is_not_reviewed() -> None:
 def test_the_bounded_cost_agrees_with_a_simulation() -> None:
     """Monte Carlo: a log-normal cost, stopped at twice the best and followed by a restart."""
     sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 1.5)
-    now = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS).now
+    ran = study(*(reached(size, 10) for size in SIZES))
+    now = score(belief(*gaps, sd=sd), NOISE_VARIANCE, ran, SETTINGS).now
     dice = np.random.default_rng(1).standard_normal((200_000, 1))
     costs = np.exp(np.array(gaps) + dice * np.sqrt(np.array(sd) ** 2 + NOISE_VARIANCE))
     np.testing.assert_allclose(now, np.where(costs <= 2, costs, 3.0).mean(axis=0), rtol=0.01)

@@ -258,6 +258,24 @@ def test_when_a_run_is_ordered_to_stop(changes: dict[str, object], cost: float |
     assert reason is None or "the bound of 10 J" in reason
 
 
+def test_a_run_stops_before_the_epoch_that_would_exceed_its_bound() -> None:
+    """As in the replay, which trains `bound // cost of an epoch` epochs."""
+    for bound in (10.0, 10.9, 99.5, 7.0):
+        epochs = 0
+        while True:
+            epochs += 1
+            trial = a_trial(0, "running", Result(epochs=epochs), cost_bound=bound, bound_eta=0.5)
+            if stop_reason(trial, 2.0 * epochs, 0.5, has_ended_epoch=True) is not None:
+                break
+        assert epochs == bound // 2.0
+
+
+def test_within_an_epoch_only_what_was_spent_counts() -> None:
+    trial = a_trial(0, "running", Result(epochs=1), cost_bound=10.0, bound_eta=0.5)
+    assert stop_reason(trial, 9.0, 0.5) is None
+    assert "with its next epoch" in (stop_reason(trial, 9.0, 0.5, has_ended_epoch=True) or "")
+
+
 def test_the_settings_of_a_job_go_before_the_configuration() -> None:
     learning = BatchSizeLearning(
         LearningConfig(policy="gridchase", eta=0.3, beta=3.0, horizon=20.0, forgetting_ratio=0.9)
