@@ -3,14 +3,19 @@
 The protocol is that of the Zeus paper (arXiv:2208.06102, section 6) on traces in the format of Zeus's. Beside ours, on
 the same training runs (seeds in pairs): Zeus's own optimizer (zeus-ml) in the same simulation, our policy `zeus`, the
 default and a grid search. First the simulation itself is checked: with Zeus's optimizer, and with our policy `zeus`, it
-must give entry by entry the histories of Zeus's own simulator, with its random numbers.
+must give entry by entry the histories of Zeus's own simulator, with its random numbers. `before` is our policy as it
+was before it knew that a batch size may never reach its target, and that a second run beside another teaches less.
 """
 
 import argparse
+import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -21,7 +26,11 @@ import numpy as np
 
 from controller.demo.recurrences.trace_files import read_workloads
 from gridchase.cli.verb import VERSION
+from policies.batch_size import LearningSettings, Study, knowledge_gradient
+from policies.batch_size.knowledge_gradient import FARTHEST_FIRST
 from policies.replay.batch_size.evaluation import (
+    DEFAULTS,
+    KNOWLEDGE,
     BatchSizeEvaluation,
     Conditions,
     reference_costs,
@@ -30,14 +39,15 @@ from policies.replay.batch_size.evaluation import (
     replay_policy,
     summarize_histories,
 )
-from policies.replay.batch_size.simulation import JobHistory
+from policies.replay.batch_size.simulation import JobHistory, learning_policy
 from policies.replay.batch_size.workload import Workload
+from policies.vocabulary.units import Values
 from tests.benchmarks.batch_size_original import MismatchError, compare_with_original
 from tests.policies.batch_size.reference import Reference
 
-DATE: Final = "2026-11-22"
+DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
-LEARNERS: Final = ("gridchase", "Zeus")
+LEARNERS: Final = ("gridchase", "before", "Zeus")
 OTHERS: Final = ("gridchase-untimed", "gridchase-profiled", "zeus", "oracle", "default", "grid")
 CONDITIONS: Final = {
     "η = 0.5": Conditions(),
@@ -49,6 +59,9 @@ CONDITIONS: Final = {
     "8 at a time": Conditions(concurrency=8),
 }
 MAIN: Final = "η = 0.5"
+CONCURRENT: Final = "8 at a time"
+LARGEST: Final = 128
+"""Of a small GPU: imagenet's next smaller batch size, half of it, never reaches the target."""
 
 Task = tuple[Workload, str, str, int]
 """Workload, policy, conditions, seeds."""
@@ -74,8 +87,52 @@ class Outcome:
         self.found: BatchSizeEvaluation = summarize_histories(workload, policy, conditions, histories)
 
 
+def _spread(study: Study, _settings: LearningSettings) -> int | None:
+    """Return the least used size near the default, as `before` spread concurrent first runs."""
+    near = [size for size in study.open_candidates if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST]
+    used = Counter(study.in_flight)
+    return min(near, key=lambda size: (used[size], abs(math.log(size / study.default)), size)) if near else None
+
+
+def _whole_horizon(study: Study, settings: LearningSettings) -> Values:
+    return np.full(len(study.candidates), settings.horizon)
+
+
+@contextmanager
+def former_policy() -> Iterator[None]:
+    """Let our policy decide as before while the body runs."""
+    former = {"UNREACHED_RATIO": 0.0, "_worth": _whole_horizon, "_beside": _spread}
+    own = {name: getattr(knowledge_gradient, name) for name in former}
+    for name, value in former.items():
+        setattr(knowledge_gradient, name, value)
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(knowledge_gradient, name, value)
+
+
+def _up_to(workload: Workload, largest: int) -> Workload:
+    """Return a workload without its larger batch sizes, as on a GPU with less memory."""
+    sizes = tuple(size for size in workload.candidates if size <= largest)
+    return replace(
+        workload,
+        name=f"{workload.name}, up to {largest}",
+        candidates=sizes,
+        default=min(workload.default, sizes[-1]),
+        recorded_epochs={size: workload.recorded_epochs[size] for size in sizes},
+        time_per_epoch_s={key: value for key, value in workload.time_per_epoch_s.items() if key[0] in sizes},
+        average_power_w={key: value for key, value in workload.average_power_w.items() if key[0] in sizes},
+    )
+
+
 def _history(workload: Workload, policy: str, conditions: Conditions, seed: int) -> tuple[JobHistory, int]:
     """Return what a policy does, and how many recurrences it had finished when Zeus would have ended with an error."""
+    if policy == "before":
+        with former_policy():
+            learned = learning_policy(DEFAULTS, seed=seed)
+            history = replay_policy(workload, learned, conditions, seed=seed, knowledge=KNOWLEDGE["gridchase"])
+        return history, history.n_recurrences
     if policy != "Zeus":
         history = replay_named_policy(workload, policy, conditions, seed=seed)  # type: ignore[arg-type]
         return history, history.n_recurrences
@@ -103,10 +160,14 @@ def page(workloads: Sequence[Workload], n_seeds: int, files: tuple[Path, Sequenc
             for condition, workload, policy in product(CONDITIONS, workloads, (*LEARNERS, *OTHERS))
             if condition == MAIN or policy in LEARNERS
         ]
-        outcomes = list(pool.map(Outcome, tasks))
+        small = [_up_to(workload, LARGEST) for workload in workloads if workload.name.startswith("imagenet")]
+        n_tasks = len(tasks)
+        tasks += [(workload, name, CONCURRENT, max(n_seeds // 2, 1)) for workload in small for name in LEARNERS]
+        every = list(pool.map(Outcome, tasks))
+    outcomes, smaller = every[:n_tasks], every[n_tasks:]
     yield from summary(outcomes)
     yield from by_workload([one for one in outcomes if one.condition == MAIN])
-    yield from pairs(outcomes)
+    yield from pairs(outcomes, smaller)
 
 
 PROTOCOL: Final = """\
@@ -116,7 +177,9 @@ the first run there finds in its first epoch. *Regret*: what was paid beyond an 
 and power limit, in runs of that oracle: 5 is five optimal runs wasted. `gridchase` has timed 30 iterations (3 s at
 most) of each batch size first, as `Publisher.batch_size(…, probe=…)` does; `gridchase-untimed` learns what an epoch
 costs by running alone; `gridchase-profiled` has measured the energy of those iterations, too. All pay for what they
-do. `Zeus` is Zeus's own optimizer, `zeus` our policy by the same rules.
+do. `Zeus` is Zeus's own optimizer, `zeus` our policy by the same rules. `before` is `gridchase` as it was: all batch
+sizes are expected to reach the target, concurrent first runs are spread evenly and never bound, and what a second run
+beside another teaches counts in full.
 Seeds are paired: the k-th run of a batch size is the same for every policy. With a drift, a job recurs 100 times; half
 way the batch sizes that always reach the target exchange their epochs, the smallest with the largest and so on
 (*mirrored*), or the best with the default (*swapped*). *8 at a time*: results come in after 8 runs are out; those that
@@ -195,12 +258,12 @@ def by_workload(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(f'{100 * (getattr(one, field) - 1):+.1f} %' for one in found)} |"
 
 
-def pairs(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the regrets of each workload under the other conditions."""
+def pairs(outcomes: Sequence[Outcome], smaller: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the regrets of each workload under the other conditions, and of smaller ones where they were played."""
     for condition in CONDITIONS:
         if condition == MAIN:
             continue
-        rows = {name: _of(outcomes, condition, name) for name in LEARNERS}
+        rows = {name: [*_of(outcomes, condition, name), *_of(smaller, condition, name)] for name in LEARNERS}
         yield f"\n## Regret, {condition}\n\n| workload | {' | '.join(LEARNERS)} |\n|---|{'---:|' * len(LEARNERS)}"
         for each in zip(*rows.values(), strict=True):
             yield f"| {each[0].found.workload} | {' | '.join(f'{one.found.regret:.2f}' for one in each)} |"

@@ -122,13 +122,40 @@ async def test_a_run_over_its_bound_is_ordered_to_stop_for_as_long_as_it_goes_on
         bound = (await ask(db, "dear", now_s=3.0)).cost_bound
         assert bound is not None
         tell = partial(db.trials.report, run_key("dear"))
-        assert (await tell(Result(energy_j=0.9 * bound, epochs=3), now_s=4.0)).stop is None
+        assert (await tell(Result(energy_j=0.7 * bound, epochs=3), now_s=4.0)).stop is None
+        assert (await tell(Result(energy_j=0.9 * bound), now_s=4.5)).stop is None
         assert "the bound of" in str((await tell(Result(energy_j=1.1 * bound), now_s=5.0)).stop)
         assert (await tell(Result(epochs=4), now_s=6.0)).stop is not None
         assert (await db.jobs.trial(run_key("dear"))).stop_ordered_at_s == 5.0
         over = await db.end(run_key("dear"), now_s=7.0, was_lost=True)
         assert over.state == "stopped"
         assert (await tell(Result(energy_j=2 * bound), now_s=8.0)).stop is None
+
+
+async def test_a_run_stops_before_the_epoch_that_would_exceed_its_bound(url: str) -> None:
+    async with open_repositories(url, LearningConfig(eta=1.0)) as db:
+        await ask(db, "run")
+        await db.trials.report(run_key("run"), DONE, now_s=2.0)
+        bound = (await ask(db, "dear", now_s=3.0)).cost_bound
+        assert bound is not None
+        told = await db.trials.report(run_key("dear"), Result(energy_j=0.9 * bound, epochs=3), now_s=4.0)
+        assert "with its next epoch" in str(told.stop)
+
+
+async def test_a_run_beside_the_first_gets_its_bound_once_that_has_reached_its_target(url: str) -> None:
+    async with open_repositories(url, LearningConfig(eta=1.0)) as db:
+        await ask(db, "first")
+        assert (await ask(db, "beside")).cost_bound is None
+        tell = partial(db.trials.report, run_key("beside"))
+        assert (
+            await tell(Result(energy_j=1e3, epochs=1, gpu_model="A40", n_gpus=1), now_s=2.0)
+        ).trial.cost_bound is None
+        await db.trials.report(run_key("first"), replace(DONE, gpu_model="A40", n_gpus=1), now_s=3.0)
+        assert (await tell(Result(energy_j=2e3), now_s=4.0)).trial.cost_bound is None  # within an epoch
+        told = (await tell(Result(energy_j=2e3, epochs=2), now_s=5.0)).trial
+        assert told.cost_bound is not None
+        assert told.bound_gpu_model == "A40"
+        assert (await tell(Result(energy_j=10 * told.cost_bound), now_s=6.0)).stop is not None
 
 
 async def test_a_lease_is_renewed_by_what_is_heard_and_runs_out_in_silence(url: str) -> None:
