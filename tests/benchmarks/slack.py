@@ -49,6 +49,9 @@ HISTORY_S: Final = 60 * DAY_S
 REACH_H: Final = 38
 """How far the truth of a run, and its forecasts, are kept: 36 h, and some for a run that is late."""
 IDLE_W: Final = 25.0
+HOST_W: Final = 300.0
+N_TYPED_DAYS: Final = 4
+"""As far as a run that begins in the second day reaches."""
 RULES: Final = SwitchingRules(period_s=HOUR_S, min_dwell_s=60.0, min_gain_ratio=0.0)
 SMALL_RATIO: Final = 1e-9
 UNIT: Final = 1e9
@@ -57,11 +60,11 @@ MIN_SHARE_SHOWN: Final = 0.05
 """Of a smaller gain, in points, no share is shown."""
 PROTOCOL: Final = f"""\
 ResNet-50 on ImageNet, batch size 256, the limits of the trace (25 W apart), 24 h of work at the highest limit, no host
-power, {IDLE_W:g} W while a run is paused; the budget of time is 5, 25 and 50 % more. A plan is made each hour and
-played as it is: limits share an hour, a pause lasts 5 min or more, and each costs a restart of {RESTART_S:g} s at the
-highest power without an iteration. Saved: per cent of the cost at the highest limit, the mean over runs that start all
-over the signal. static: the single limit of least energy within the budget. exact: the optimum in hindsight, hour by
-hour, without restarts. share: (ours - static) / (exact - static). pauses: of a run. late: of the latest run."""
+power unless told, {IDLE_W:g} W while a run is paused; the budget of time is 5, 25 and 50 % more. A plan is made each
+hour and played as it is: limits share an hour, a pause lasts 5 min or more, and each costs a restart of {RESTART_S:g} s
+at the highest power without an iteration. Saved: per cent of the cost at the highest limit, the mean over runs that
+start all over the signal. static: the single limit of least energy within the budget. exact: the optimum in hindsight,
+hour by hour, without restarts. share: (ours - static) / (exact - static). pauses: of a run. late: of the latest run."""
 OWN: Final = f"""\
 Our own forecasts, made anew each hour from what had ended by then, as far ahead as the run may last. Below the
 energy-minimal limit, or paused, a run goes only where an outlook agrees in which every later hour is dearer by one root
@@ -240,7 +243,13 @@ def cost_solved(case: Case, day: Day, budget: float) -> float:
     return least
 
 
-def days_of(signal: Signal, n_starts: int, *, has_forecasts: bool) -> Iterator[Day]:
+def typed_days(signal: Signal, n_starts: int) -> Iterator[Day]:
+    """Yield runs of a signal that repeats every other day, spread evenly over two days by whole hours."""
+    for first in (np.arange(n_starts) * 48 // n_starts).tolist():
+        yield Day(truth=signal.values[first : first + REACH_H], forecasts=[])
+
+
+def days_of(signal: Signal, n_starts: int) -> Iterator[Day]:
     """Yield the runs of a signal, spread evenly over it, as `gridchase replay plan` starts them."""
     scenario = Scenario(profile=A40, signal=signal)
     starts_s = run_starts_s(
@@ -249,7 +258,7 @@ def days_of(signal: Signal, n_starts: int, *, has_forecasts: bool) -> Iterator[D
     for start_s in starts_s:
         first = int(np.searchsorted(scenario.edges_s, start_s))
         truth = scenario.values[first : first + REACH_H]
-        yield Day(truth=truth, forecasts=list(_forecasts(scenario, start_s)) if has_forecasts else [])
+        yield Day(truth=truth, forecasts=list(_forecasts(scenario, start_s)))
 
 
 def _forecasts(scenario: Scenario, start_s: float) -> Iterator[Foresight]:
@@ -284,9 +293,9 @@ def by_the_hour(signal: Signal) -> Signal:
 
 
 def typed_signals() -> Iterator[tuple[str, Signal]]:
-    """Yield a year of a square wave, and one of a price that is negative at noon on every other day."""
-    yield "square 100/600, 12 h each", hourly(np.tile(np.repeat([100.0, 600.0], 12), 365))
-    hours = np.arange(365 * 24)
+    """Yield a square wave, and a price that is negative at noon on every other day, both for some days."""
+    yield "square 100/600, 12 h each", hourly(np.tile(np.repeat([100.0, 600.0], 12), N_TYPED_DAYS))
+    hours = np.arange(N_TYPED_DAYS * 24)
     noon = np.exp(-(((hours % 24) - 12.5) ** 2) / 12.0)
     depth = np.where((hours // 24) % 2 == 0, 130.0, 70.0)
     yield "price, negative at noon", hourly(100.0 + 20.0 * np.cos(2 * np.pi * (hours % 24 - 19) / 24) - depth * noon)
@@ -302,7 +311,7 @@ def perfect_rows(cases: Sequence[Case], n_starts: int) -> Iterator[str]:
     yield "| signal | curve | budget | static | exact | by a solver | ours | ours / exact | pauses | late [s] |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name, signal in typed_signals():
-        days = list(days_of(signal, n_starts, has_forecasts=False))
+        days = list(typed_days(signal, n_starts))
         for case, budget in product(cases, BUDGETS):
             runs = [play(case, day, budget, day.perfect) for day in days]
             static, exact, solved, ours = (
@@ -326,7 +335,7 @@ def own_rows(cases: Sequence[Case], signals: Sequence[Signal], n_starts: int) ->
     yield "| signal | curve | budget | static | exact | ours | gain | worst | share | perfect | pauses | late [s] |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for signal in signals:
-        days = list(days_of(signal, n_starts, has_forecasts=True))
+        days = list(days_of(signal, n_starts))
         for case, budget in product(cases, BUDGETS):
             runs = [play(case, day, budget, day.forecasts) for day in days]
             static, exact, perfect, ours = (
@@ -387,7 +396,12 @@ def page(directory: Path, n_starts: int) -> Iterator[str]:
     yield PROTOCOL
     cases = cases_of(directory / "zeus")
     yield "\n## With a perfect forecast [%]\n"
-    yield from perfect_rows(cases, n_starts)
+    host = [
+        replace(case, name=f"{case.name}, {HOST_W:g} W of host", profile=case.profile.with_overhead(HOST_W, 1.0))
+        for case in cases
+    ]
+    host = [replace(case, idle_power_w=case.idle_power_w + HOST_W) for case in host if case.idle_power_w is not None]
+    yield from perfect_rows([*cases, *host], n_starts)
     signals, short = signals_of(directory / "carbon")
     yield f"\n## With our own forecasts [%]\n\n{OWN}"
     if short:
