@@ -41,7 +41,7 @@ def test_the_interval_agrees_with_random_draws(
         rates + errors * rng.standard_normal((4_000, 4)), energies + errors * rng.standard_normal((4_000, 4))
     )
     expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot(drawn.std(), LUCK_RATIO)
-    assert (found.upper_ratio - found.lower_ratio) / 2 == pytest.approx(expected, rel=0.08)
+    assert (found.upper_ratio - found.lower_ratio) / 2 == pytest.approx(expected, rel=0.15)  # of first order
 
 
 @given(st.lists(deeds([TOP_W]), min_size=1, max_size=6))
