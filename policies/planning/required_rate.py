@@ -103,6 +103,8 @@ def _up_to_the_checkpoint(
     checkpoint is near. No limit is faster than the reference, so B is at most A; the caller sees to it.
     """
     checkpoint_s = CHECKPOINT_S * (math.floor((base_s + period_s) / CHECKPOINT_S) + 1)
+    if allowed_ratio * checkpoint_s - active_s < (checkpoint_s - base_s) * (2 - ROUNDING_FACTOR):
+        checkpoint_s += CHECKPOINT_S  # too near for what is overdrawn, which the corridor may well allow
     left_s = allowed_ratio * checkpoint_s - active_s
     required = _within(highest_per_s, (checkpoint_s - base_s) * highest_per_s, left_s, period_s, "")
     half_width = min(CORRIDOR, CORRIDOR_SHARE * (allowed_ratio - 1))

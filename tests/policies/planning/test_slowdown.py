@@ -370,6 +370,15 @@ def test_without_a_known_end_the_bound_holds_at_every_moment(
         assert active_s >= (allowed - 3 * CORRIDOR) * n_iterations / TOP_PER_S
 
 
+def test_a_debt_within_the_corridor_is_never_behind_schedule() -> None:
+    """A quarter of an hour before the checkpoint, 40 s cannot be made up at 1 %: they are due a day later."""
+    active_s = 1.01 * (DAY_S - 900.0) + 40.0
+    so_far = Progress(n_iterations=(DAY_S - 900.0) * TOP_PER_S, active_s=active_s, started_at_s=NOW_S - active_s)
+    decision = decided(1.01, so_far=so_far, history=known_by(grid("wind"), NOW_S))
+    assert decision.reason == "slowdown_signal"
+    assert decision.iterations_per_s < TOP_PER_S
+
+
 def test_a_faster_limit_is_not_kept_beyond_the_corridor() -> None:
     """What it saves of the time budget may never be spent: nobody knows how long the run goes on."""
     faster = CurrentLimit(power_limit_w=250.0, since_s=NOW_S - HOUR_S)
