@@ -10,8 +10,8 @@ for a batch size, the answer, the metric, the energy, the order to stop, the pos
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -94,13 +94,26 @@ def main_recurrences(options: RecurrenceOptions, *, show_learned: ShowLearned) -
     Raises:
         ConfigError: the options are wrong.
     """
-    os.environ[QUIET] = "1"  # the table shows what each run has used
-    return run_to_exit_code(
-        lambda console: run_recurrences(options, console=console, show_learned=show_learned),
-        faults=check_recurrences(options),
-        json_path=options.json_path,
-        print_result=print_recurrences,
-    )
+    with _quiet_runs():
+        return run_to_exit_code(
+            lambda console: run_recurrences(options, console=console, show_learned=show_learned),
+            faults=check_recurrences(options),
+            json_path=options.json_path,
+            print_result=print_recurrences,
+        )
+
+
+@contextmanager
+def _quiet_runs() -> Iterator[None]:
+    """Let no run of this process print its own line at its end: the table shows what each has used."""
+    before = os.environ.get(QUIET)
+    os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[QUIET]
+        if before is not None:
+            os.environ[QUIET] = before
 
 
 async def run_recurrences(
