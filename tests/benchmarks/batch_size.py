@@ -27,7 +27,9 @@ import numpy as np
 from controller.demo.recurrences.trace_files import read_workloads
 from gridchase.cli.verb import VERSION
 from policies.batch_size import LearningSettings, Study, knowledge_gradient
+from policies.batch_size.concept_drift import NOISE_LOG
 from policies.batch_size.knowledge_gradient import FARTHEST_FIRST
+from policies.batch_size.posterior import prior
 from policies.replay.batch_size.evaluation import (
     DEFAULTS,
     KNOWLEDGE,
@@ -87,11 +89,15 @@ class Outcome:
         self.found: BatchSizeEvaluation = summarize_histories(workload, policy, conditions, histories)
 
 
-def _spread(study: Study, _settings: LearningSettings) -> int | None:
-    """Return the least used size near the default, as `before` spread concurrent first runs."""
+def _spread(study: Study, settings: LearningSettings) -> int | None:
+    """Return the size near the default that teaches most, once all of them run the least used, as `before` did."""
     near = [size for size in study.open_candidates if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST]
     used = Counter(study.in_flight)
-    return min(near, key=lambda size: (used[size], abs(math.log(size / study.default)), size)) if near else None
+    if all(used[size] for size in near):
+        return min(near, key=lambda size: (used[size], abs(math.log(size / study.default)), size), default=None)
+    belief = knowledge_gradient.in_flight(prior(study), NOISE_LOG**2, study)
+    total = knowledge_gradient.score(belief, NOISE_LOG**2, study, settings).total
+    return min(near, key=lambda size: float(total[study.candidates.index(size)]))
 
 
 def _whole_horizon(study: Study, settings: LearningSettings) -> Values:
