@@ -29,15 +29,16 @@ def stood(accounts: list[dict[str, Any]]) -> list[list[int]]:
 def test_all_ranks_stand_after_the_same_step(
     counted_by: str, ranks: int, accumulation: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
-    arguments = ["--pausable", f"--counted-by={counted_by}", f"--accumulation={accumulation}"]
+    n_steps, step_s = 1_200, 0.01  # 12 s, however many batches a step has: nothing is asked of a run that has ended
+    batches = [f"--samples={n_steps // 2 * accumulation * ranks * 8}", f"--step-s={step_s / accumulation}"]
+    arguments = ["--pausable", f"--counted-by={counted_by}", f"--accumulation={accumulation}", *batches]
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, *arguments, f"--step-s={0.01 / accumulation}", ranks=ranks) as run:
+    with training(tmp_path, broker, *arguments, ranks=ranks) as run:
         commander.wait_pausable()
         commander.pause()
         time.sleep(STOOD_S)
         commander.resume()
         accounts, stderr = run.end()
-    n_steps = 2 * 4_800 // 8 // ranks // accumulation
     assert [account["steps"] for account in accounts] == [n_steps] * ranks
     (steps,) = {tuple(each) for each in stood(accounts)}
     assert len(steps) == 1, accounts
@@ -55,7 +56,7 @@ def test_a_second_pause_and_workers_that_load_with_a_timeout(
 ) -> None:
     """Each pause is longer than a worker's own timeout is, less what is loaded ahead."""
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, "--pausable", "--workers", "--alone", ranks=ranks) as run:
+    with training(tmp_path, broker, "--pausable", "--workers", "--alone", f"--epochs={2 * ranks}", ranks=ranks) as run:
         for pause_id, stood_s in (("p1", STOOD_S), ("p2", 7.0)):
             commander.pause_id = pause_id
             commander.wait_pausable()
@@ -74,7 +75,7 @@ def test_no_pause_is_longer_than_the_training_and_its_process_group_allow(
     """Nobody says resume; a group of several ranks whose collectives fail after 6 s allows 3 s."""
     most = ["--max-pause-s=3"] if ranks == 1 else ["--timeout-s=6"]
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, "--pausable", *most, ranks=ranks) as run:
+    with training(tmp_path, broker, "--pausable", *most, f"--epochs={2 * ranks}", ranks=ranks) as run:
         commander.wait_pausable()
         assert commander.statuses()[0].max_pause_s == 3.0
         commander.pause()
