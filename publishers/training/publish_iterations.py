@@ -8,8 +8,7 @@ from publishers.training.coerce import warn_once
 from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.iterations.progress import epochs_or_warn, first_epoch_or_warn
 from publishers.training.iterations.published_loader import published, publisher_behind
-from publishers.training.publisher import Publisher, off
-from publishers.training.run.process_publishers import PUBLISHERS
+from publishers.training.publisher import PUBLISHERS, Publisher, off
 from publishers.training.settings import PublisherOptions, resolve_or_warn
 
 I = TypeVar("I")  # noqa: E741 — an iterable of any kind
@@ -91,7 +90,7 @@ def publisher_of(iterable: object) -> Publisher:
     found = publisher_behind(iterable)
     if isinstance(found, Publisher):
         return found
-    publishers = [publisher for publisher in list(PUBLISHERS.values()) if not publisher.closed]
+    publishers = [publisher for publisher in list(PUBLISHERS.by_key.values()) if not publisher.closed]
     if len(publishers) == 1:
         return publishers[0]
     warn_once(

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeVar, Unpack
+from typing import Final, Literal, NamedTuple, Self, TypeVar, Unpack
 
 from publishers.messages.training import Metric
 from publishers.mqtt.connection import Connect
@@ -31,7 +31,7 @@ from publishers.training.iterations.published_loader import published
 from publishers.training.iterations.recorder import Recorder
 from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.next_run import RunSplitter, is_data_worker
-from publishers.training.run.process_publishers import OPEN, PUBLISHERS, Registry, key_of
+from publishers.training.run.process_publishers import ProcessPublishers, key_of
 from publishers.training.run.run_end import (
     RunSlot,
     end_former_run,
@@ -47,6 +47,7 @@ from publishers.training.trial.policy_client import BatchSizeTrial, read_options
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
 I = TypeVar("I")  # noqa: E741 — an iterable of any kind
+PUBLISHERS: "Final[ProcessPublishers[Publisher]]" = ProcessPublishers()
 
 
 class Publisher:
@@ -308,7 +309,7 @@ class Publisher:
         if worker is not None and worker.is_inherited and not is_data_worker():
             self._open_again()
             if self._splitter.is_on and self._opened.settings is not None:
-                PUBLISHERS.setdefault(key_of(self._opened.settings), self)
+                PUBLISHERS.by_key.setdefault(key_of(self._opened.settings), self)
         return not self.closed
 
     def wrap(self, *, announces: bool) -> None:
@@ -397,10 +398,10 @@ class Publisher:
         if settings is None:
             return off()
         key = key_of(settings)
-        with Registry.lock:
-            publisher = PUBLISHERS.get(key)
+        with PUBLISHERS.lock:
+            publisher = PUBLISHERS.by_key.get(key)
             if publisher is None or publisher.closed:
-                publisher = PUBLISHERS[key] = cls.from_settings(
+                publisher = PUBLISHERS.by_key[key] = cls.from_settings(
                     settings, clock_ns=clock_ns, clock_s=clock_s, splits_runs=settings.given.run is None
                 )
         publisher.wrap(announces=announces)
@@ -454,7 +455,7 @@ class Publisher:
         worker.commands.let_hold(settings)
         count_steps(recorder)
         end_with_owner(self, worker, slot)
-        OPEN.add(self)
+        PUBLISHERS.opened.add(self)
 
     def _open_again(self) -> None:
         """Begin another run, like the one before; what was announced for that, and not found out, holds again."""

@@ -21,6 +21,8 @@ from publishers.training.settings import PublisherOptions
 
 P = ParamSpec("P")
 
+MAX_STEPS_AT_ONCE: Final = 10_000
+"""What a framework executes as one; each step is a mark in memory."""
 _NO_RECORDER: Final = Recorder(time.monotonic_ns)
 _open_fits: "weakref.WeakKeyDictionary[threading.Thread, Fit]" = weakref.WeakKeyDictionary()
 """The fit that each thread is in."""
@@ -116,9 +118,12 @@ class Fit:
             self._publisher.begin()
 
     def end_steps(self, n: int) -> None:
-        """End `n` iterations that were executed as one: each took the same time."""
+        """End `n` iterations that were executed as one: each took the same time. Too many to be true count as one."""
         if self._publisher is None:
             return
+        if n > MAX_STEPS_AT_ONCE:
+            warn_once(f"{n} steps that are said to have been executed at once count as one")
+            n = 1
         recorder = self._publisher.recorder
         marks = recorder.chunk.marks
         if n > 1 and marks and marks[-1] != BREAK:

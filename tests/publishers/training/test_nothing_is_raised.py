@@ -18,7 +18,7 @@ from gridchase import Publisher, publish_iterations
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.iterations import optimizer_hook
-from publishers.training.run.process_publishers import PUBLISHERS
+from publishers.training.publisher import PUBLISHERS
 from tests.publishers.training.fake_connection import Failing, FakeConnection, ticking, unused_broker
 
 ODD: st.SearchStrategy[Any] = st.one_of(
@@ -149,9 +149,9 @@ def test_options_of_any_kind_leave_the_loader_as_it_is(options: dict[str, Any], 
     loader = [1, 2, 3]
     assert list(publish_iterations(loader, **arguments)) == loader
     assert outcome_of(lambda: publish_iterations(data, **arguments)) == outcome_of(lambda: data)
-    for publisher in list(PUBLISHERS.values()):
+    for publisher in list(PUBLISHERS.by_key.values()):
         publisher.close()
-    PUBLISHERS.clear()
+    PUBLISHERS.by_key.clear()
 
 
 @pytest.mark.parametrize("when", ["clock", "connect"])

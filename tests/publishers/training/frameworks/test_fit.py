@@ -149,6 +149,16 @@ def test_a_step_that_keras_reports_after_a_validation_has_begun_counts() -> None
     callback._fit.end()
 
 
+def test_more_steps_at_once_than_can_be_count_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    callback = KerasCallback(**NOWHERE)
+    callback._fit.begin(Owner())
+    callback.on_train_batch_begin(0)
+    callback.on_train_batch_end(2**70)
+    assert publisher_of(callback._fit).recorder.n_ended == 1
+    assert "executed at once count as one" in caplog.text
+    callback._fit.end()
+
+
 @pytest.mark.parametrize("find", [entry_points.lightning_callbacks, entry_points.pytorch_lightning_callbacks])
 def test_lightning_finds_nothing_where_no_job_is_named(
     find: Callable[[], object], monkeypatch: pytest.MonkeyPatch

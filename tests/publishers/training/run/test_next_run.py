@@ -13,7 +13,8 @@ from gridchase import publish_iterations, publisher_of
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.iterations import optimizer_hook
-from publishers.training.run import next_run, process_publishers
+from publishers.training.publisher import PUBLISHERS
+from publishers.training.run import next_run
 from publishers.training.run.next_run import MAX_SHORT_RUNS
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 
@@ -53,7 +54,7 @@ class Broker:
 
     def runs(self) -> list[tuple[str, int]]:
         """End the runs that are open; return the id and the iterations of each, in their order."""
-        for publisher in list(process_publishers.PUBLISHERS.values()):
+        for publisher in list(PUBLISHERS.by_key.values()):
             publisher.close()
         wait_until(lambda: all(one.closed for one in self.connections))
         records = [(one.statuses()[-1], one) for one in self.connections]
@@ -69,7 +70,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """Have a broker, and PyTorch imported."""
     there = Broker()
     monkeypatch.setattr("publishers.training.worker._connect_by_paho", lambda: there.connect)
-    process_publishers.PUBLISHERS.clear()
+    PUBLISHERS.by_key.clear()
     monkeypatch.setattr("publishers.training.run.run_search._n_runs", {})
     module = ModuleType("torch.optim.optimizer")
     module.register_optimizer_step_post_hook = lambda _: None  # type: ignore[attr-defined]
