@@ -13,12 +13,13 @@ from controller.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
 from policies.providers.catalogue import Source
+from policies.providers.forecast_reach import ForecastReach
 from policies.providers.poll_schedule import PollSchedule, RateLimit
 from policies.providers.series import Point, check_clock, format_iso
 from policies.vocabulary.freshness import GRACE_S, CurrentSignal, assess_signal
 from policies.vocabulary.outliers import reject_spikes
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import DAY_S
+from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.shared.log_once import FaultLog
 
 HISTORY_S: Final = 60 * DAY_S
@@ -28,6 +29,8 @@ HORIZON_S: Final = DAY_S
 """How far our own forecast reaches."""
 PROVIDER_HORIZON_S: Final = 3 * DAY_S
 """How far the provider's own is used: its second and third day are worth much to a run of several days."""
+LEAST_HORIZON_S: Final = DAY_S
+"""How far it is asked for where the provider's plan refuses that."""
 MAX_FORECAST_AGE_S: Final = DAY_S
 """How long a provider's own forecast is used when no newer one comes."""
 MAX_GRACE_S: Final = 3_600.0
@@ -61,6 +64,7 @@ class SourceState:
             for _ in range(3)
         )
         self._n_backfills = 1 if np.isfinite(source.provider.step_s) else len(BACKFILL_REACHES_S)
+        self._reach = ForecastReach(source.provider, whole_s=PROVIDER_HORIZON_S, least_s=LEAST_HORIZON_S)
         self._provider_forecast: Signal | None = None
         self._provider_forecast_s = -np.inf
         self._store = store if source.is_persistent else None
@@ -74,6 +78,8 @@ class SourceState:
             FaultLog(_LOGGER, recovered=f"{self.name}: the {what} is available again", log_changes=False)
             for what in ("history", "forecast")
         )
+        whole = f"{self.name}: a forecast of {PROVIDER_HORIZON_S / HOUR_S:.0f} h is allowed again"
+        self._reach_log = FaultLog(_LOGGER, recovered=whole, level=logging.INFO, log_changes=False)
 
     @property
     def name(self) -> str:
@@ -181,12 +187,15 @@ class SourceState:
         self._n_backfills += 1
 
     async def _poll_forecast(self, now_s: float) -> None:
-        fetch = self.source.provider.fetch_forecast(now_s=now_s, until_s=now_s + PROVIDER_HORIZON_S)
-        answer = await self._forecast_polls.poll(fetch, now_s=now_s)
+        answer = await self._forecast_polls.poll(self._reach.fetch(now_s), now_s=now_s)
         if answer is not None and len(answer):
             self._provider_forecast, self._provider_forecast_s = answer, now_s
             self._is_unsaved |= self._settled is not None
         self._forecast_log.report(self.forecast_fault and f"no forecast: {self.forecast_fault}")
+        less = (
+            f"a forecast of {LEAST_HORIZON_S / HOUR_S:.0f} h, as the provider refuses {PROVIDER_HORIZON_S / HOUR_S:.0f}"
+        )
+        self._reach_log.report(self._reach.refusal and f"{less}: {self._reach.refusal}")
 
     def _add(self, answer: Signal | None, now_s: float) -> None:
         """Add an answer to what is known; values that the source no longer gives stay."""

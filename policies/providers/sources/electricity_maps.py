@@ -187,7 +187,7 @@ class ElectricityMapsProvider(ZoneProvider):
         """Return the forecast, 72 hours at most.
 
         Raises:
-            SignalRefusedError: the plan has no forecasts; the history works without.
+            SignalRefusedError: the plan has no forecasts, or none that reach so far; the history works without.
             SignalError: the source failed.
         """
         n_hours = math.ceil((until_s - now_s) / STEP_S["hourly"])
@@ -197,8 +197,8 @@ class ElectricityMapsProvider(ZoneProvider):
         except SignalError as error:
             if not error.is_refusal:
                 raise
-            why = f"the history works without a forecast; the plan has none if the token is valid: {error}"
-            raise SignalRefusedError(why, status=error.status) from error
+            why = f"the history works without; the plan has no forecast of {horizon_h} h if the token is valid: {error}"
+            raise SignalRefusedError(why, retry_after_s=error.retry_after_s, status=error.status) from error
         points = [point._replace(estimated=True) for point in self._points(answer)]
         return self._signal(
             future_points(points, now_s=now_s, until_s=until_s),

@@ -3,6 +3,7 @@
 import numpy as np
 
 from controller.signal.source_state import SourceState
+from policies.providers.base import SignalRefusedError
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
 from tests.fakes import MIDNIGHT_S, FakeHistoryStore, FixedProvider
@@ -20,6 +21,7 @@ class RecordingProvider(FixedProvider):
         self.since_s: list[float] = []
         self.forecast = forecast
         self.forecast_error: Exception | None = None
+        self.longest_s = np.inf
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         self.since_s.append(since_s)
@@ -30,6 +32,8 @@ class RecordingProvider(FixedProvider):
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         if self.forecast_error is not None:
             raise self.forecast_error
+        if until_s > now_s + self.longest_s:
+            raise SignalRefusedError("400: not so far")
         return self.forecast.between(now_s, until_s) if self.forecast else None
 
 

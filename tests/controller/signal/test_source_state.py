@@ -130,6 +130,31 @@ async def test_the_provider_s_second_and_third_day_are_used() -> None:
         assert present.forecast.value_at(MIDNIGHT_S + hours * HOUR_S) == 350.0
 
 
+async def test_a_plan_of_one_day_keeps_its_forecast_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "controller.signal.source_state")
+    ahead = replace(flat_signal(350.0, hours=7 * 24), source="theirs", estimated=ESTIMATED)
+    history = flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S, hours=24 * 12)
+    provider = RecordingProvider(history, forecast=ahead)
+    provider.longest_s = DAY_S
+    state = state_of(provider)
+    await refresh_at(state, *every_five_minutes(0.5, 26))
+    assert state.forecast_fault == ""
+    present = state.present(MIDNIGHT_S + 26 * HOUR_S, lasting_s=600.0)
+    assert present.forecast is not None
+    assert "theirs" in present.forecast.source
+    provider.longest_s = math.inf
+    await refresh_at(state, *every_five_minutes(26, 52))
+    assert caplog.messages == [
+        "a forecast of 24 h, as the provider refuses 72: 400: not so far",
+        "fixed: a forecast of 72 h is allowed again",
+    ]
+    present = state.present(MIDNIGHT_S + 52 * HOUR_S, lasting_s=600.0)
+    assert present.forecast is not None
+    assert present.forecast.ends_s >= MIDNIGHT_S + (52 - 1 + 72) * HOUR_S
+
+
 async def test_day_ahead_prices_are_followed_as_they_are() -> None:
     series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="EUR/kWh")
     ahead = replace(series.between(MIDNIGHT_S + HOUR_S, math.inf), values=np.full(len(series) - 217, -0.02))

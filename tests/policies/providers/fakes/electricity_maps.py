@@ -21,6 +21,7 @@ class FakeElectricityMaps(FakeApi):
 
     Attributes:
         plan: the endpoints that the token may use.
+        longest_h: the longest forecast that the plan has [h].
         estimated: the starts of the values that were not measured [Unix s].
         extra: further values, as in the answer.
         row: fields of every value.
@@ -33,6 +34,7 @@ class FakeElectricityMaps(FakeApi):
     def __init__(self) -> None:
         super().__init__()
         self.plan = {"history", "past-range", "forecast", "actual"}
+        self.longest_h = 72
         self.estimated: set[float] = set()
         self.extra: list[dict[str, Any]] = []
         self.row: dict[str, Any] = {}
@@ -70,6 +72,8 @@ class FakeElectricityMaps(FakeApi):
             (401, f"Request unauthorized for {kinds}."): endpoint not in self.plan,
             (404, "No data for zone"): query["zone"] == UNKNOWN and query.get(switch[0]) == switch[1],
             (400, "The time range is limited to 10 days"): spans_s > MAX_RANGE_S,
+            (403, f"Your plan has forecasts of up to {self.longest_h} h"): int(query.get("horizonHours", "0"))
+            > self.longest_h,
         }
         return next((refused(status, error) for (status, error), is_so in reasons.items() if is_so), None)
 

@@ -25,6 +25,7 @@ class FakeWattTime(FakeApi):
         meta: what every answer says of itself, beside the usual.
         imputed: the starts of the values that rest on imputed data [Unix s].
         covered: the regions that the plan has.
+        longest_h: the longest forecast that the plan has [h].
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class FakeWattTime(FakeApi):
         self.meta: dict[str, Any] = {}
         self.imputed: set[float] = set()
         self.covered = {"CAISO_NORTH"}
+        self.longest_h = 72
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Return a token, or what it opens."""
@@ -58,8 +60,8 @@ class FakeWattTime(FakeApi):
 
     def _forecast(self, query: Any) -> web.Response:  # noqa: ANN401 — a multidict of aiohttp's
         n_hours = int(query["horizon_hours"])
-        if not 0 <= n_hours <= 72:
-            return invalid(400, "horizon_hours must be between 0 and 72")
+        if not 0 <= n_hours <= self.longest_h:
+            return invalid(400, f"horizon_hours must be between 0 and {self.longest_h}")
         latest_s = max(self.grid.measured, default=0.0)
         known = self.grid.expected | ({latest_s: self.grid.measured[latest_s]} if self.grid.measured else {})
         rows = [point(s, v) for s, v in sorted(known.items()) if s <= latest_s + n_hours * 3_600.0]
