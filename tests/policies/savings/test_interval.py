@@ -7,8 +7,19 @@ from hypothesis import strategies as st
 
 from policies.savings.books import open_books
 from policies.savings.counterfactual import Counterfactual
-from policies.savings.interval import LUCK_RATIO, MIN_LOOKS, KnownSaving, UnknownSaving, correlation_of, estimate_saving
+from policies.savings.interval import (
+    LUCK_RATIO,
+    MIN_LOOKS,
+    N_PAIRS,
+    KnownSaving,
+    UnknownSaving,
+    correlation_of,
+    estimate_saving,
+    normal_design,
+)
 from policies.vocabulary.signal import Signal, constant_signal
+from policies.vocabulary.units import HOUR_S
+from tests.policies.days import hourly
 from tests.policies.savings.histories import (
     LIMITS_W,
     TOP_W,
@@ -38,10 +49,18 @@ def test_the_interval_agrees_with_random_draws(
     rates = np.array([each.rate_ratio for each in counterfactual.known])
     energies = np.array([each.energy_ratio for each in counterfactual.known])
     drawn = counterfactual.saved_ratios(
-        rates + errors * rng.standard_normal((4_000, 4)), energies + errors * rng.standard_normal((4_000, 4))
+        rates + errors * rng.standard_normal((10_000, 4)), energies + errors * rng.standard_normal((10_000, 4))
     )
     expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot(drawn.std(), LUCK_RATIO)
-    assert (found.upper_ratio - found.lower_ratio) / 2 == pytest.approx(expected, rel=0.15)  # of first order
+    assert (found.upper_ratio - found.lower_ratio) / 2 == pytest.approx(expected, rel=0.08)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2 * N_PAIRS))
+def test_the_design_is_that_of_independent_standard_errors(n_errors: int) -> None:
+    points = normal_design(n_errors)
+    assert points.mean(axis=0) == pytest.approx(np.zeros(n_errors), abs=1e-9)
+    assert points.T @ points / len(points) == pytest.approx(np.eye(n_errors), abs=1e-9)
 
 
 @given(st.lists(deeds([TOP_W]), min_size=1, max_size=6))
@@ -69,6 +88,16 @@ def test_of_a_baseline_that_was_paid_for_there_is_no_share() -> None:
     negative = constant_signal(-0.02, kind="price", unit="EUR/kWh", now_s=0.0)
     found = estimate_saving(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], top_power_limit_w=TOP_W, signal=negative)
     assert found == UnknownSaving(reason="no_baseline", n_looks=8)
+
+
+@pytest.mark.parametrize(("error_ratio", "is_known"), [(0.0, True), (0.1, False)])
+def test_of_a_baseline_that_may_be_nothing_there_is_no_share(error_ratio: float, *, is_known: bool) -> None:
+    signal = hourly(np.array([300.0] * 8 + [-300.0] * 8))  # the baseline's second half pays for most of its first
+    history = [Deed(duration_s=15.5 * HOUR_S, power_w=100.0, power_limit_w=200.0)]
+    ratios = [ratios_at(200.0, 1.0, 1.1, error_ratio=error_ratio)]
+    books = books_of(history, begins_s=float(signal.starts_s[0]))
+    found = estimate_saving(books, ratios, top_power_limit_w=TOP_W, signal=signal)
+    assert isinstance(found, KnownSaving) == is_known
 
 
 def test_without_errors_the_interval_is_the_twins_luck() -> None:
