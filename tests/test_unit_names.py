@@ -104,7 +104,6 @@ ALLOWED: Final = {
     "target": "the value that a training's metric is to reach, in the metric's own unit",
     "cost_bound": "the cost at which a run is stopped: an objective's, in J for energy and time weighed by eta",
     "late_cost_bound": "the same",
-    "chunk_of_work": "the work of iterations, in nominal iterations: about 1 each",
 }
 FLOATS: Final = frozenset({"float", "Quantity", "Seconds", "Watts", "TimeS", "PowerW", "Amount", "Number"})
 """Annotations that are floats, by themselves, optional, or as items of an array or a sequence."""

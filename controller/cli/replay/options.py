@@ -23,9 +23,10 @@ SEEDS: Final = Bounds("seeds", 1, MAX_SEEDS, f"from 1 to {MAX_SEEDS:,}")
 PROCESSES: Final = Bounds("processes", 1, math.inf, "at least 1")
 
 
-def add_policies(part: argparse.ArgumentParser, policies: Sequence[str]) -> None:
-    """Add which policies to compare."""
-    part.add_argument("--policy", nargs="+", action="extend", choices=policies, help="which to compare (default: all)")
+def add_policies(part: argparse.ArgumentParser, policies: Sequence[str], *, default: str = "all") -> None:
+    """Add which policies to compare; `default` says which are where nothing is said."""
+    help_text = f"which to compare (default: {default})"
+    part.add_argument("--policy", nargs="+", action="extend", choices=policies, help=help_text)
 
 
 def add_output(part: argparse.ArgumentParser) -> None:

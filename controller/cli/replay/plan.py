@@ -25,8 +25,10 @@ from controller.cli.replay.plan_view import SavingsReport, tables
 from controller.cli.replay.processes import replay_each
 from controller.errors import ConfigError
 from policies.replay.power_limit.evaluation import (
+    LIVE,
     POLICIES,
     Comparison,
+    LivePlayer,
     PolicyName,
     SavingsRow,
     TotalsByVariant,
@@ -47,6 +49,7 @@ MIN_HOURS: Final = 0.1
 MAX_HOURS: Final = 10_000
 MAX_PERIOD_MINUTES: Final = 1_440
 MAX_SLOWDOWN: Final = 10.0
+MAX_RESTARTS: Final = 1_000
 MAX_PERIOD_S: Final = HOUR_S
 N_FRONT: Final = 24
 """The number of budgets along the fronts of the plots; they are dense where budgets are tight and the front bends."""
@@ -80,7 +83,7 @@ def add_part(parts: "Verbs") -> None:
         "--signal", nargs="+", action="extend", required=True, type=Path, metavar="FILE", help="CSV: timestamp,<unit>"
     )
     _add_conditions(part)
-    add_policies(part, POLICIES)
+    add_policies(part, POLICIES, default="all but the live ones")
     add_output(part)
     part.add_argument("--png", type=Path, metavar="FILE", help="also draw the savings and a run as a picture")
     part.add_argument("--html", type=Path, metavar="FILE", help="the same as a page for the browser")
@@ -100,6 +103,13 @@ def _add_conditions(part: argparse.ArgumentParser) -> None:
     )
     part.add_argument("--host-power-w", type=float, default=0.0, metavar="W", help="of the machine beside the GPU (0)")
     part.add_argument("--pue", type=float, default=1.0, help="what the building draws per watt of the machine (1)")
+    part.add_argument(
+        "--live", action="store_true",
+        help=f"also play the runs under the controller itself, some seconds a day: {', '.join(LIVE)}",
+    )  # fmt: skip
+    part.add_argument(
+        "--live-restarts", type=int, default=0, metavar="N", help="how often it is restarted during each of them (0)"
+    )
 
 
 def replay_plan(options: argparse.Namespace) -> int:
@@ -139,6 +149,7 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
         Bounds("period-minutes", 1, MAX_PERIOD_MINUTES, f"from 1 to {MAX_PERIOD_MINUTES:,}"),
         Bounds("host-power-w", 0, math.inf, "at least 0 W, and finite"),
         Bounds("pue", 1, math.inf, "at least 1, and finite"),
+        Bounds("live-restarts", 0, MAX_RESTARTS, f"from 0 to {MAX_RESTARTS}"),
         PROCESSES,
     )
     for name, path in (("png", options.png), ("html", options.html)):
@@ -151,11 +162,23 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _comparison(options: argparse.Namespace) -> Comparison:
+    asked = {*(options.policy or set(POLICIES) - set(LIVE)), *(LIVE if options.live else ())}
+    policies = tuple(name for name in POLICIES if name in asked)
     return Comparison(
-        policies=tuple(name for name in POLICIES if name in (options.policy or POLICIES)),
+        policies=policies,
         max_slowdowns=tuple(dict.fromkeys(options.max_slowdown or (1.05,))),
         etas=tuple(dict.fromkeys(options.eta or (0.5,))),
+        live=None if asked.isdisjoint(LIVE) else _live_player(options),
     )
+
+
+def _live_player(options: argparse.Namespace) -> LivePlayer:
+    """Return what plays runs under the controller; all of that is imported only for it."""
+    live_run = import_module("controller.demo.live_run.play")
+    player: LivePlayer = live_run.LiveRunPlayer(
+        n_restarts=options.live_restarts, host_power_w=options.host_power_w, pue=options.pue
+    )
+    return player
 
 
 def _with_svr(comparison: Comparison) -> Comparison:
@@ -254,5 +277,6 @@ def _print(report: SavingsReport) -> None:
     console.print(
         "saved: share of the carbon (or money) at the highest limit, mean over runs; slower: mean; worst: slowest run. "
         "chase and zeus have no budget; chase-best-eta takes the best eta within the budget for each run, chosen in "
-        "hindsight; offline knows the future: no schedule saves more."
+        "hindsight; offline knows the future: no schedule saves more. Only the live rows pay for measuring the curve, "
+        "and keep a reserve; open: not told how long the run is."
     )

@@ -1,7 +1,8 @@
 """The report of the plan replay, from which all views are made, and its tables in the terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rich.cells import cell_len
@@ -10,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.cli.output import plain_table
-from policies.replay.power_limit.evaluation import SavingsRow
+from policies.replay.power_limit.evaluation import LIVE, SavingsRow
 from policies.replay.power_limit.example import ExampleRun
 
 MEAN: Final = "mean"
 N_RATIOS: Final = 3
 """Columns of a budget: saved, slower, worst."""
+N_SHARES: Final = 2
+"""Those of the shares: of the optimum, and of what the grid offers."""
 _UNBOUNDED: Final = 10_000
 BY_SIGNAL: Final = {
     "best-static": "single",
@@ -25,6 +28,14 @@ BY_SIGNAL: Final = {
     "offline": "offline",
 }
 """The columns of the table by signal, with their headings."""
+LIVE_BY_SIGNAL: Final = {
+    "static-mix": "mix",
+    "static-mix-live": "mix-live",
+    "gridchase-live": "live",
+    "gridchase-live-open": "live-open",
+    "offline": "offline",
+}
+"""The columns of that for the rows that the controller plays."""
 MAX_NAME: Final = 30
 MIN_NAME: Final = 8
 """The widths at which names of signals are folded: usually, and at least, if the numbers need the space."""
@@ -32,6 +43,7 @@ COLOURS: Final = {
     "max": "#718096",
     "best-static": "#d69e2e",
     "static-mix": "#c05621",
+    "static-mix-live": "#ed8936",
     "zeus": "#b7791f",
     "chase": "#6b46c1",
     "chase-svr": "#9f7aea",
@@ -41,6 +53,8 @@ COLOURS: Final = {
     "gridchase-open": "#68d391",
     "gridchase-forecast": "#2b6cb0",
     "gridchase-perfect": "#4299e1",
+    "gridchase-live": "#22543d",
+    "gridchase-live-open": "#9ae6b4",
     "offline": "#1a202c",
 }
 """The colour of each policy."""
@@ -117,26 +131,31 @@ def tables(report: SavingsReport, width: int) -> Iterator[Table]:
     Each is at most `width` characters wide, unless its numbers need more: they are never cut.
     """
     budgets = list(dict.fromkeys(row.max_slowdown for row in report.rows))
-    first = 0
-    while first < len(budgets):
-        table = _side_by_side(report, budgets[first:], width)
-        yield _never_cut(table, width)
-        first += (len(table.columns) - 1) // N_RATIOS
+    yield from _side_by_side(partial(_overall, report), budgets, N_RATIOS, width)
+    if any(row.captured_ratio is not None for row in report.overall):
+        yield from _side_by_side(partial(_captured, report), budgets, N_SHARES, width)
     if report.n_signals > 1:
         for max_slowdown in budgets:
             rows = [row for row in report.rows if row.max_slowdown == max_slowdown]
-            yield _never_cut(_by_signal(rows, max_slowdown, width), width)
+            yield _never_cut(_by_signal(rows, BY_SIGNAL, max_slowdown, width), width)
+            if any(row.policy in LIVE for row in rows):
+                yield _never_cut(_by_signal(rows, LIVE_BY_SIGNAL, max_slowdown, width), width)
 
 
-def _side_by_side(report: SavingsReport, slowdown_ratios: Sequence[float], width: int) -> Table:
-    """Return a table of as many budgets as fit, at least one."""
-    table = _overall(report, slowdown_ratios[:1])
-    for n_budgets in range(2, len(slowdown_ratios) + 1):
-        wider = _overall(report, slowdown_ratios[:n_budgets])
-        if _width(wider) > width:
-            break
-        table = wider
-    return table
+def _side_by_side(
+    table_of: Callable[[Sequence[float]], Table], slowdown_ratios: Sequence[float], n_columns: int, width: int
+) -> Iterator[Table]:
+    """Yield tables of as many budgets as fit, at least one, each with so many columns for a budget."""
+    first = 0
+    while first < len(slowdown_ratios):
+        table = table_of(slowdown_ratios[first : first + 1])
+        for end in range(first + 2, len(slowdown_ratios) + 1):
+            wider = table_of(slowdown_ratios[first:end])
+            if _width(wider) > width:
+                break
+            table = wider
+        yield _never_cut(table, width)
+        first += (len(table.columns) - 1) // n_columns
 
 
 def _width(table: Table) -> int:
@@ -167,13 +186,32 @@ def _overall(report: SavingsReport, slowdown_ratios: Sequence[float]) -> Table:
     return table
 
 
-def _by_signal(rows: Sequence[SavingsRow], max_slowdown: float, width: int) -> Table:
-    columns = [policy for policy in BY_SIGNAL if any(row.policy == policy for row in rows)]
+def _captured(report: SavingsReport, slowdown_ratios: Sequence[float]) -> Table:
+    """Return the shares of the optimum, and of what the grid offers beyond a mix that is blind to it."""
+    table = plain_table("best: share of the optimum; grid: (saved - static-mix) / (offline - static-mix) [%]")
+    table.add_column("share of", no_wrap=True)
+    for max_slowdown in slowdown_ratios:
+        for text in (f"best {percent(max_slowdown - 1, n_digits=1)}", "grid"):
+            table.add_column(text, justify="right", no_wrap=True)
+    cells: dict[str, list[str]] = {}
+    for row in report.overall:
+        if row.max_slowdown in slowdown_ratios:
+            ratios = (row.optimum_share_ratio, row.captured_ratio)
+            cells.setdefault(label(row), []).extend(
+                "-" if ratio is None else percent(ratio, n_digits=0) for ratio in ratios
+            )
+    for name, texts in cells.items():
+        table.add_row(name, *texts)
+    return table
+
+
+def _by_signal(rows: Sequence[SavingsRow], names: Mapping[str, str], max_slowdown: float, width: int) -> Table:
+    columns = [policy for policy in names if any(row.policy == policy for row in rows)]
     table = plain_table(f"at most {percent(max_slowdown - 1, n_digits=1)} % slower: saved [%]")
     # Folded, not cut: two names may differ in their last character.
     table.add_column("signal", max_width=MAX_NAME, overflow="fold")
     for policy in columns:
-        table.add_column(BY_SIGNAL[policy], justify="right", no_wrap=True)
+        table.add_column(names[policy], justify="right", no_wrap=True)
     for signal in dict.fromkeys(row.signal for row in rows):
         saved = {row.policy: percent(row.carbon_saved_ratio) for row in rows if row.signal == signal}
         table.add_row(Text(signal), *(saved[policy] for policy in columns))

@@ -9,6 +9,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from policies.vocabulary.units import Values
+
 POWER_NOISE_RATIO = 0.01
 """Standard deviation of the mean power of a block of `POWER_BLOCK_S`."""
 POWER_BLOCK_S = 10.0
@@ -33,7 +35,7 @@ class Noise:
         """Yield the work of each iteration from number `first` on, in nominal iterations: about 1 each."""
         chunk, skip = divmod(first, _CHUNK)
         while True:
-            yield from self._chunk_of_work(chunk)[skip:]
+            yield from self.work_of_chunk(chunk)[skip:].tolist()
             chunk, skip = chunk + 1, 0
 
     def power_ratio(self, at_s: float) -> float:
@@ -56,15 +58,15 @@ class Noise:
             self._block_ends_s.extend(ends_s)
             self._blocks.extend(ratios.tolist())
 
-    def _chunk_of_work(self, chunk: int) -> list[float]:
+    def work_of_chunk(self, chunk: int) -> Values:
+        """Return the work of 4,096 iterations at once, of chunk 0, 1, …, in nominal iterations, shape (4096,)."""
         per_chunk = _CHUNK // GROUP_ITERATIONS
         group_chunk, part = divmod(chunk, GROUP_ITERATIONS)
         groups = self._normal(_GROUP, group_chunk)[part * per_chunk : (part + 1) * per_chunk]
         drift = np.repeat(1 + GROUP_NOISE_RATIO * groups, GROUP_ITERATIONS)
-        work: list[float] = (drift * (1 + ITERATION_NOISE_RATIO * self._normal(_ITERATION, chunk))).tolist()
-        return work
+        return np.asarray(drift * (1 + ITERATION_NOISE_RATIO * self._normal(_ITERATION, chunk)))
 
-    def _normal(self, stream: int, chunk: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def _normal(self, stream: int, chunk: int) -> Values:
         """Return chunk number `chunk` of a stream of standard normal numbers, shape (4096,)."""
         bits = np.random.Philox(key=[self.seed, stream], counter=[0, 0, 0, chunk])
         return np.random.Generator(bits).standard_normal(_CHUNK)

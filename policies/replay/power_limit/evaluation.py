@@ -1,7 +1,8 @@
 """Evaluates power limit policies on one signal: all get the same runs, with starts spread over it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -22,10 +23,13 @@ from policies.replay.power_limit.simulation import RunResult, replay_run
 from policies.vocabulary.units import DAY_S, Values
 
 PolicyName = Literal[
-    "max", "best-static", "static-mix", "zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta",
-    "gridchase", "gridchase-open", "gridchase-forecast", "gridchase-perfect", "offline",
+    "max", "best-static", "static-mix", "static-mix-live", "zeus", "chase", "chase-svr", "chase-perfect",
+    "chase-best-eta", "gridchase", "gridchase-open", "gridchase-forecast", "gridchase-perfect", "gridchase-live",
+    "gridchase-live-open", "offline",
 ]  # fmt: skip
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
+LIVE: Final[tuple[PolicyName, ...]] = ("static-mix-live", "gridchase-live", "gridchase-live-open")
+"""Policies that the controller itself plays, with all that a run costs it; the others know the curve for nothing."""
 ZEUS_ETA: Final = 0.5
 HISTORY_S: Final = 14 * DAY_S
 """The history before the first run, if the signal has that much."""
@@ -34,9 +38,15 @@ OVERRUN_RATIO: Final = 1.02
 UNBOUNDED: Final[frozenset[PolicyName]] = frozenset({"zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta"})
 """Policies that may be as slow as the energy-minimal limit, whatever the budget. (The search for the best eta includes
 runs that overrun it.)"""
+LEAST_OFFER_RATIO: Final = 1e-4
+"""Where the grid offers less than this share of the cost, no share of it is told."""
 RATIOS: Final = ("carbon_saved_ratio", "energy_saved_ratio", "slowdown_ratio", "slowdown_worst_ratio")
 N_DIGITS: Final = 9
 """Decimals of reported ratios: Unix times are exact to 2e-7 s, which is 7e-10 of the shortest runs."""
+
+
+LivePlayer = Callable[[PolicyName, Scenario, RunSpec, float], RunResult]
+"""Plays a run under the controller itself: one of `LIVE`, on a scenario, with a time budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +58,14 @@ class Comparison:
         max_slowdowns: the time budgets, each at least 1.
         etas: the weights for Chase.
         svr: Chase's own forecast; without it `chase-svr` is left out.
+        live: plays runs under the controller; without it `LIVE` is left out.
     """
 
     policies: tuple[PolicyName, ...] = POLICIES
     max_slowdowns: tuple[float, ...] = (1.05,)
     etas: tuple[float, ...] = (0.5,)
     svr: chase.SignalExpectation | None = None
+    live: LivePlayer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +91,9 @@ class SavingsRow:
         slowdown_ratio: duration over that at the highest limit, mean over the starts.
         slowdown_worst_ratio: the largest of these.
         n_starts: the number of runs.
+        optimum_share_ratio: the saved share over that of the optimum in hindsight; None where that is not compared.
+        captured_ratio: the part of what the grid offers that was had: (saved - mix) / (optimum - mix), where the mix of
+            two limits is blind to the grid; None where they are not compared, or the grid offers nothing.
     """
 
     policy: str
@@ -90,6 +105,8 @@ class SavingsRow:
     slowdown_ratio: float
     slowdown_worst_ratio: float
     n_starts: int
+    optimum_share_ratio: float | None = None
+    captured_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +162,7 @@ def replay_variants(
     """Yield the result of one run at the highest limit, then under each policy and budget."""
     yield PolicyVariant(policy="max"), replay_at_limit(scenario, spec, scenario.profile.fastest.power_limit_w)
     yield from _without_budget(scenario, spec, comparison)
-    budgeted = _with_budget(scenario, spec, comparison.policies)
+    budgeted = _with_budget(scenario, spec, comparison)
     for policy in comparison.policies:
         if policy in budgeted:
             for max_slowdown in comparison.max_slowdowns:
@@ -170,7 +187,7 @@ def _without_budget(
 
 
 def _with_budget(
-    scenario: Scenario, spec: RunSpec, policies: Sequence[PolicyName]
+    scenario: Scenario, spec: RunSpec, comparison: Comparison
 ) -> dict[PolicyName, Callable[[float], RunResult]]:
     def planner(forecast: ForecastSource, *, knows_length: bool = True) -> Callable[[float], RunResult]:
         return lambda max_slowdown: replay_run(
@@ -183,7 +200,7 @@ def _with_budget(
     expected = chase.expect_last_value(scenario, spec, chase.max_periods(scenario, spec))
     hindsight = (
         [chase.replay_chase(scenario, spec, eta, expected) for eta in chase.ETAS]
-        if "chase-best-eta" in policies
+        if "chase-best-eta" in comparison.policies
         else []
     )
     return {
@@ -197,6 +214,7 @@ def _with_budget(
         "gridchase-forecast": planner(own),
         "gridchase-perfect": planner(perfect_forecast),
         "offline": lambda max_slowdown: offline_optimum(scenario, spec, max_slowdown),
+        **({name: partial(comparison.live, name, scenario, spec) for name in LIVE} if comparison.live else {}),
     }
 
 
@@ -209,7 +227,24 @@ def savings_rows(
         if variant.policy in comparison.policies:
             budgets = comparison.max_slowdowns if variant.max_slowdown is None else (variant.max_slowdown,)
             rows += [_row(signal, variant, max_slowdown, specs, totals) for max_slowdown in budgets]
-    return sorted(rows, key=lambda row: (comparison.max_slowdowns.index(row.max_slowdown), POLICIES.index(row.policy)))
+    rows.sort(key=lambda row: (comparison.max_slowdowns.index(row.max_slowdown), POLICIES.index(row.policy)))
+    return _beside_mix_and_optimum(rows)
+
+
+def _beside_mix_and_optimum(rows: Sequence[SavingsRow]) -> list[SavingsRow]:
+    """Return the rows of one signal with their shares of the optimum, and of what the grid offers."""
+    saved = {(row.policy, row.max_slowdown): row.carbon_saved_ratio for row in rows}
+    return [_with_shares(row, saved) for row in rows]
+
+
+def _with_shares(row: SavingsRow, saved: Mapping[tuple[str, float], float]) -> SavingsRow:
+    best, mix = saved.get(("offline", row.max_slowdown)), saved.get(("static-mix", row.max_slowdown))
+    if best is None or best < LEAST_OFFER_RATIO:
+        return row
+    row = replace(row, optimum_share_ratio=round(row.carbon_saved_ratio / best, N_DIGITS))
+    if mix is None or best - mix < LEAST_OFFER_RATIO:
+        return row
+    return replace(row, captured_ratio=round((row.carbon_saved_ratio - mix) / (best - mix), N_DIGITS) + 0.0)
 
 
 def _row(
@@ -262,7 +297,7 @@ def mean_savings_rows(rows: Sequence[SavingsRow]) -> list[SavingsRow]:
         means.append(
             SavingsRow(policy=policy, max_slowdown=max_slowdown, signal="mean", eta=eta, n_starts=n_starts, **averaged)
         )
-    return [_rounded(mean) for mean in means]
+    return _beside_mix_and_optimum([_rounded(mean) for mean in means])
 
 
 def _rounded(row: SavingsRow) -> SavingsRow:

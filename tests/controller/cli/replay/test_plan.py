@@ -10,12 +10,12 @@ import pytest
 from controller.cli.replay import plan as replay_plan
 from controller.demo.recurrences.trace_files import INCLUDED
 from controller.errors import ConfigError
-from policies.replay.power_limit.evaluation import POLICIES
+from policies.replay.power_limit.evaluation import LIVE, POLICIES
 from tests.controller.cli.replay.command_line import json_rows, replay, write_series
 
 POWER = INCLUDED / "v100.csv"
-NO_SVR = [name for name in POLICIES if name != "chase-svr"]
-"""All policies but the one that imports scikit-learn."""
+NO_SVR = [name for name in POLICIES if name != "chase-svr" and name not in LIVE]
+"""All policies but the one that imports scikit-learn, and those that the controller plays."""
 JOB = ("plan", "--power", POWER, "--workload", "librispeech/deepspeech2", "--batch-size", "64")
 QUICK = (*JOB, "--hours", "6", "--starts", "2", "--processes", "1")
 FIELDS = {
@@ -28,6 +28,8 @@ FIELDS = {
     "slowdown_ratio",
     "slowdown_worst_ratio",
     "n_starts",
+    "optimum_share_ratio",
+    "captured_ratio",
 }
 
 
@@ -53,6 +55,41 @@ def test_a_row_for_each_policy_budget_and_signal_and_their_means(
                 assert row["slowdown_ratio"] <= row["slowdown_worst_ratio"]
                 if row["policy"] in {"best-static", "static-mix", "chase-best-eta", "offline"}:
                     assert row["slowdown_worst_ratio"] <= max_slowdown * (1 + 1e-9)
+
+
+def test_rows_tell_what_part_of_the_optimum_and_of_the_grid_they_have(
+    tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calm = write_series(tmp_path / "calm.csv", offset=400)
+    found = json_rows(
+        capsys, *QUICK, "--signal", wind, calm, "--policy", "best-static", "static-mix", "gridchase", "offline"
+    )
+    for signal in ("wind", "calm", "mean"):
+        rows = {row["policy"]: row for row in found if row["signal"] == signal}
+        saved = {policy: row["carbon_saved_ratio"] for policy, row in rows.items()}
+        assert (rows["static-mix"]["captured_ratio"], rows["offline"]["captured_ratio"]) == (0, 1)
+        assert rows["best-static"]["captured_ratio"] < 0
+        ours = rows["gridchase"]
+        assert ours["optimum_share_ratio"] == pytest.approx(saved["gridchase"] / saved["offline"])
+        offered = saved["offline"] - saved["static-mix"]
+        assert ours["captured_ratio"] == pytest.approx((saved["gridchase"] - saved["static-mix"]) / offered)
+    alone = json_rows(capsys, *QUICK, "--signal", wind, "--policy", "gridchase", "static-mix")
+    assert {(row["optimum_share_ratio"], row["captured_ratio"]) for row in alone} == {(None, None)}
+
+
+def test_the_controller_plays_the_same_runs(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows(*arguments: str) -> dict[str, dict[str, Any]]:
+        found = json_rows(capsys, *QUICK, "--starts", "1", "--signal", wind, "--policy", "static-mix", *arguments)
+        return {row["policy"]: row for row in found}
+
+    found = rows("--live")
+    assert set(found) == {"static-mix", *LIVE}
+    for name in LIVE:
+        assert found[name]["carbon_saved_ratio"] == pytest.approx(found["static-mix"]["carbon_saved_ratio"], abs=0.03)
+        assert 1 < found[name]["slowdown_worst_ratio"] < 1.055
+    restarted = rows("gridchase-live", "--live-restarts", "2")["gridchase-live"]
+    assert restarted["carbon_saved_ratio"] == pytest.approx(found["gridchase-live"]["carbon_saved_ratio"], abs=0.03)
+    assert restarted != found["gridchase-live"]
 
 
 def test_each_condition_changes_the_result(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +162,7 @@ def test_the_terminal_shows_tables_of_80_columns(
     budgets = ("--max-slowdown", "1.02", "1.05", "1.1", "1.2")
     assert replay(*QUICK, "--signal", wind, other, *budgets, "--policy", *NO_SVR) == 0
     text = capsys.readouterr().out
-    for word in ("librispeech/deepspeech2, batch size 64, v100, 6 h", "mean of 2 signals, runs: 4", *POLICIES[:5]):
+    for word in ("librispeech/deepspeech2, batch size 64, v100, 6 h", "mean of 2 signals, runs: 4", *NO_SVR[:5]):
         assert word in text
     for word in ("chase-best-eta", "offline", "at most 20.0 % slower: saved [%]", "wind"):
         assert word in text
@@ -157,7 +194,7 @@ def test_all_faults_of_arguments_and_files_are_reported(tmp_path: Path) -> None:
             "plan", "--power", tmp_path / "none.csv",
             "--signal", wrong, tmp_path / "no.csv", "--max-slowdown", "0.9", "nan",
             "--eta", "2", "--hours", "0", "--starts", "0", "--period-minutes", "0", "--host-power-w", "-1", "--pue",
-            "0.5", "--processes", "0",
+            "0.5", "--live-restarts", "-1", "--processes", "0",
         )  # fmt: skip
     told = caught.value.faults
     for fault in (
@@ -169,6 +206,7 @@ def test_all_faults_of_arguments_and_files_are_reported(tmp_path: Path) -> None:
         "--period-minutes 0: must be from 1 to 1,440",
         "--host-power-w -1: must be at least 0 W, and finite",
         "--pue 0.5: must be at least 1, and finite",
+        "--live-restarts -1: must be from 0 to 1000",
         "--processes 0: must be at least 1",
     ):
         assert fault in told

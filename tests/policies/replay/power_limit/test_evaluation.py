@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.planning import SlowdownObjective
+from policies.replay.power_limit.baselines import replay_static_mix
 from policies.replay.power_limit.evaluation import (
+    LIVE,
     POLICIES,
     Comparison,
+    PolicyName,
     PolicyVariant,
     RunTotals,
     SavingsRow,
@@ -29,7 +32,7 @@ from policies.replay.power_limit.planner import (
     persistence_forecast,
     planner_policy,
 )
-from policies.replay.power_limit.scenario import Scenario
+from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import PolicyInput, RunResult, Setpoint, replay_run
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import DAY_S, HOUR_S
@@ -153,7 +156,10 @@ def test_a_budget_just_short_of_the_energy_minimal_limit_is_used_up(hours: int) 
 
 
 def test_each_policy_has_a_row_at_each_budget() -> None:
-    comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
+    def played(_: PolicyName, truth: Scenario, each: RunSpec, max_slowdown: float) -> RunResult:
+        return replay_static_mix(truth, each, 1 + 0.9 * (max_slowdown - 1))
+
+    comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9), live=played)
     truth = scenario("wind", A40)
     jobs = [real_spec(24), spec(24, start_s=START_S + DAY_S)]
     rows = savings_rows("wind", jobs, [replay_totals(truth, each, comparison) for each in jobs], comparison)
@@ -172,6 +178,10 @@ def test_each_policy_has_a_row_at_each_budget() -> None:
     assert by_name["offline"].carbon_saved_ratio == max(
         row.carbon_saved_ratio for row in by_name.values() if row.slowdown_worst_ratio <= 1.025 + 1e-9
     )
+    assert [by_name[name].slowdown_ratio for name in LIVE] == pytest.approx([1.0225] * len(LIVE))
+    without = replace(comparison, live=None)
+    rows = savings_rows("wind", jobs, [replay_totals(truth, each, without) for each in jobs], without)
+    assert {row.policy for row in rows} == set(POLICIES) - {"chase-svr", *LIVE}
     assert by_name["best-static"].slowdown_ratio == pytest.approx(3909.47 / 3847.48)
     assert by_name["best-static"].energy_saved_ratio == pytest.approx(1 - 196.41 / 235.21 * 3909.47 / 3847.48)
 

@@ -1,0 +1,1 @@
+"""A training run under the real controller on simulated time, as fast as it can be computed."""

@@ -1,0 +1,310 @@
+"""Plays a training run under the real controller, on a simulated GPU and simulated time.
+
+The controller's run (`controller.runs.run`), its signal feed and its meter are those of a node: they measure the curve
+in its noise, look, refine, plan and keep their reserve by themselves, and go on from their checkpoint after a restart.
+Simulated are the GPU, its job, and time: that goes in steps as short as a controller's ticks while a limit is measured
+or was just changed, and in longer ones while a plan holds.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Literal, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from controller.accounting.ranks import RunIdentity
+from controller.app import SAMPLES_PER_WINDOW
+from controller.clock import NS_PER_S
+from controller.config import Config, EnergyConfig, NodeConfig, PlanConfig, SignalConfig
+from controller.control.profile_store import ProfileStore
+from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
+from controller.demo.live_run.grid import replayed_source
+from controller.demo.live_run.job import BOOT_ID, SimulatedJob
+from controller.demo.live_run.limiter import SimulatedLimiter
+from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.simulation.backend import SimulatedGpu
+from controller.gpu.simulation.measured_curve import MeasuredCurve
+from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.run import TrainingRun
+from controller.signal.feed import SignalFeed
+from policies.providers.catalogue import Source
+from policies.providers.sources.constant import ConstantProvider
+from policies.replay.power_limit.evaluation import PolicyName
+from policies.replay.power_limit.scenario import RunSpec, Scenario
+from policies.replay.power_limit.simulation import RunResult
+from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import SignalKind
+from policies.vocabulary.units import HOUR_S, energy_kwh
+from publishers.messages.topics import RunKey, Topics
+
+STEP_NS: Final = 30 * NS_PER_S
+"""How far time goes at once while a plan holds [ns]."""
+SHORT_STEP_NS: Final = NS_PER_S // 2
+"""And while a known curve is refined, or a limit is new [ns]; in the first sweep it goes by the controller's ticks."""
+SETTLED_NS: Final = 2 * NS_PER_S
+"""For how long a limit is new [ns]."""
+SIGNAL_PERIOD_S: Final = 300.0
+"""How often it is looked whether the signal is due: with every plan, which alone uses it [s]."""
+DOWNTIME_NS: Final = 30 * NS_PER_S
+"""How long a restart of the controller takes: meanwhile the GPU has its prior limit [ns]."""
+SWEEP: Final = frozenset({"profiling", "profiling_paused"})
+REFINEMENT: Final = frozenset({"refining"})
+"""The reasons of limits that are measured; all others are a plan's."""
+RUN: Final = RunKey("user", "job", "run")
+ENERGY_ONLY: Final = Source(provider=ConstantProvider(1.0, kind="energy", unit="1"), is_persistent=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRun:
+    """How a run is played.
+
+    Attributes:
+        max_slowdown: its time budget.
+        knows_length: whether the job tells how many iterations it will do.
+        follows_grid: whether the controller gets the signal; else it saves energy alone.
+        n_restarts: how often the controller is restarted, evenly over the run.
+        seed: of the noise of iterations and power.
+        host_power_w, pue: what of the scenario's power is not the GPU's: the rest of the machine, and the building's
+            share.
+    """
+
+    max_slowdown: float
+    knows_length: bool = True
+    follows_grid: bool = True
+    n_restarts: int = 0
+    seed: int = 1
+    host_power_w: float = 0.0
+    pue: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRunPlayer:
+    """Plays the runs of a replay under the controller; obeys `policies.replay.power_limit.evaluation.LivePlayer`.
+
+    The noise of a run depends on its signal and its start: the policies that are compared get the same.
+
+    Attributes:
+        n_restarts, host_power_w, pue: as in `LiveRun`.
+    """
+
+    n_restarts: int = 0
+    host_power_w: float = 0.0
+    pue: float = 1.0
+
+    def __call__(self, policy: PolicyName, scenario: Scenario, spec: RunSpec, max_slowdown: float) -> RunResult:
+        """Return the result of a run under one of `LIVE`."""
+        live = LiveRun(
+            max_slowdown=max_slowdown,
+            knows_length=policy != "gridchase-live-open",
+            follows_grid=policy != "static-mix-live",
+            n_restarts=self.n_restarts,
+            seed=crc32(f"{scenario.signal.zone} {spec.start_s:.0f}".encode()),
+            host_power_w=self.host_power_w,
+            pue=self.pue,
+        )
+        return play_run(scenario, spec, live)
+
+
+class _Silence:
+    """A bus that nobody listens to."""
+
+    connected = True
+    last_error = None
+
+    def subscribe(self, topic_filter: str, handler: object, *, qos: int = 0) -> None:
+        """Hear nothing."""
+
+    def unsubscribe(self, topic_filter: str, handler: object) -> None:
+        """Hear nothing any more."""
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
+        """Drop a message."""
+
+
+class _Machine(NamedTuple):
+    """What outlives a controller: the GPU, its job, the clock, and the state directory."""
+
+    gpu: SimulatedGpu
+    job: SimulatedJob
+    clock: SteppedClock
+    config: Config
+    source: Source
+
+
+def play_run(scenario: Scenario, spec: RunSpec, live: LiveRun) -> RunResult:
+    """Play a run to the end of its work; it must not be called where an event loop runs.
+
+    The result is what a GPU without noise uses at the limits that the controller has set.
+
+    Raises:
+        ValueError: the signal ends before the run.
+    """
+    with TemporaryDirectory(prefix="gridchase-replay-") as folder:
+        machine = _machine(scenario, spec, live, Path(folder))
+        end_ns = asyncio.run(_played(machine, spec, live))
+    if machine.clock.time_s(end_ns) > scenario.edges_s[-1]:
+        raise ValueError(f"the signal ends before the run that starts at {spec.start_s:.0f} s")
+    return _result(scenario, machine, end_ns)
+
+
+def _machine(scenario: Scenario, spec: RunSpec, live: LiveRun, folder: Path) -> _Machine:
+    clock, noise = SteppedClock(spec.start_s), Noise(live.seed)
+    source = replayed_source(scenario) if live.follows_grid else ENERGY_ONLY
+    timeline = GpuTimeline(_curve(scenario.profile, live), noise, start_ns=ORIGIN_NS, loaded=True)
+    job = SimulatedJob(
+        timeline,
+        noise,
+        work_iterations=spec.base_duration_s * float(scenario.iterations_per_s[-1]),
+        run=RUN.run,
+        started_at_s=spec.start_s,
+        tells_length=live.knows_length,
+    )
+    config = Config(
+        node=NodeConfig(name="simulated", state_dir=str(folder)),
+        plan=PlanConfig(max_slowdown=live.max_slowdown),
+        signal=SignalConfig(kind=_signal_kind(source.provider.kind), period_s=SIGNAL_PERIOD_S),
+        energy=EnergyConfig(period_s=HOUR_S, host_power_w=live.host_power_w, pue=live.pue),
+    )
+    return _Machine(SimulatedGpu(timeline, clock=clock), job, clock, config, source)
+
+
+def _signal_kind(kind: SignalKind) -> Literal["carbon", "price", "energy"]:
+    """Return what the configuration calls the kind of a signal."""
+    return "carbon" if kind == "average" or kind == "marginal" else kind  # noqa: PLR1714 — mypy narrows only this
+
+
+def _curve(profile: PowerProfile, live: LiveRun) -> MeasuredCurve:
+    """Return the curve of the GPU alone, linear between the measured limits."""
+    return MeasuredCurve(
+        name="replay",
+        model="replayed GPU",
+        workload="replay",
+        power_limits_w=tuple(profile.power_limits_w.tolist()),
+        powers_w=tuple((profile.power_w / live.pue - live.host_power_w).tolist()),
+        speeds_per_s=tuple(profile.iterations_per_s.tolist()),
+        idle_power_w=0.0,
+        iterations_per_epoch=1.0,
+    )
+
+
+async def _played(machine: _Machine, spec: RunSpec, live: LiveRun) -> int:
+    """Play a run, under one controller after the other, and return when it ends [ns]."""
+    longest_s = spec.base_duration_s * live.max_slowdown
+    stops_ns = [
+        ORIGIN_NS + round(longest_s * NS_PER_S * n / (live.n_restarts + 1)) for n in range(1, live.n_restarts + 1)
+    ]
+    for stop_ns in stops_ns:
+        await _control(machine, until_ns=stop_ns)
+        await _go(machine, None, until_ns=stop_ns + DOWNTIME_NS)
+    await _control(machine, until_ns=None)
+    return machine.job.finishes_ns(machine.clock.monotonic_ns())
+
+
+async def _control(machine: _Machine, *, until_ns: int | None) -> None:
+    """Run a controller until a moment [ns], or until all work is done; at the end the prior limit is back."""
+    gpu, job, clock, config, source = machine
+    feed = SignalFeed([source], kind=config.signal.kind, clock=clock, period_s=config.signal.period_s)
+    await feed.refresh()
+    limiter = SimulatedLimiter(gpu, clock=clock)
+    tick_s = config.profiler.window_s / SAMPLES_PER_WINDOW
+    meter = GpuEnergyMeter(
+        gpu,
+        clock=clock,
+        sample_period_s=tick_s,
+        publish_period_s=config.energy.period_s,
+        signal=feed,
+        limiter=limiter,
+        publish=lambda _: None,
+    )
+    with _run_of(machine, feed) as run:
+        run.add_gpu(limiter, meter)
+        run.on_status(0, job.status)
+        async with asyncio.TaskGroup() as tasks:
+            working = [
+                tasks.create_task(meter.run(), name="meter"),
+                tasks.create_task(run.run(tick_s=tick_s), name="run"),
+            ]
+            await _go(machine, _Controller(run, limiter, feed, round(tick_s * NS_PER_S)), until_ns=until_ns)
+            for task in working:
+                task.cancel()
+    limiter.release(reason="controller_stopped", detail="the controller stops")
+
+
+@contextmanager
+def _run_of(machine: _Machine, feed: SignalFeed) -> Iterator[TrainingRun]:
+    """Yield the run of a controller that has just started."""
+    config, clock = machine.config, machine.clock
+    folder = Path(config.node.state_dir)
+    with RunCheckpoints(folder, boot_id=BOOT_ID, clock=clock) as checkpoints, ProfileStore(folder) as store:
+        yield TrainingRun(
+            RunIdentity(user=RUN.user, job=RUN.job, run=RUN.run, node=config.node.name),
+            config=config,
+            clock=clock,
+            signal=feed,
+            store=store,
+            checkpoints=checkpoints,
+            bus=_Silence(),
+            topics=Topics(),
+            on_release=lambda _: None,
+            tell=lambda _code, _detail: None,
+        )
+
+
+class _Controller(NamedTuple):
+    """What of a controller the passing of time depends on."""
+
+    run: TrainingRun
+    limiter: SimulatedLimiter
+    feed: SignalFeed
+    tick_ns: int
+
+    def step_ns(self, now_ns: int) -> int:
+        """Return how far time may go at once [ns]."""
+        requested = self.run.gpus.requested
+        if requested is None or requested.reason in SWEEP:
+            return self.tick_ns
+        if requested.reason in REFINEMENT or now_ns - self.limiter.state.since_ns < SETTLED_NS:
+            return SHORT_STEP_NS
+        return STEP_NS - now_ns % STEP_NS
+
+
+async def _go(machine: _Machine, controller: _Controller | None, *, until_ns: int | None) -> None:
+    """Let time pass until a moment [ns], or until all work is done."""
+    job, clock, config = machine.job, machine.clock, machine.config
+    poll_ns, heartbeat_ns = round(config.signal.period_s * NS_PER_S), round(job.status.heartbeat_s * NS_PER_S)
+    now_ns = clock.monotonic_ns()
+    while (finish_ns := job.finishes_ns(now_ns)) > now_ns and (until_ns is None or now_ns < until_ns):
+        before_ns, step_ns = now_ns, STEP_NS if controller is None else controller.step_ns(now_ns)
+        now_ns = min(before_ns + step_ns, finish_ns if until_ns is None else min(until_ns, finish_ns))
+        message = job.tell(now_ns)
+        await clock.step_to(now_ns)
+        if controller is None:
+            continue
+        if now_ns // poll_ns > before_ns // poll_ns:
+            await controller.feed.refresh()
+        if now_ns // heartbeat_ns > before_ns // heartbeat_ns:
+            controller.run.on_status(0, job.status)
+        if message is not None:
+            controller.run.on_iterations(0, message)
+
+
+def _result(scenario: Scenario, machine: _Machine, end_ns: int) -> RunResult:
+    """Return what the run has used by the limits that were set, on the curve of the scenario."""
+    segments = [segment for segment in machine.gpu.timeline.segments if segment.start_ns < end_ns]
+    edges_s = np.array([machine.clock.time_s(time_ns) for time_ns in (*(s.start_ns for s in segments), end_ns)])
+    limits_w = np.array([segment.power_limit_w for segment in segments])
+    powers_w = np.interp(limits_w, scenario.profile.power_limits_w, scenario.power_w)
+    return RunResult(
+        spent=energy_kwh(float(powers_w @ np.diff(scenario.integral_until(edges_s)))),
+        energy_j=float(powers_w @ np.diff(edges_s)),
+        duration_s=float(edges_s[-1] - edges_s[0]),
+        edges_s=edges_s,
+        limits_w=limits_w,
+    )

@@ -1,0 +1,1 @@
+"""Tests of runs that the controller plays on simulated time."""
