@@ -135,32 +135,43 @@ def _jump_discount(index: NDArray[np.intp], weights: Values) -> Values:
 
 
 def _best_factor(index: NDArray[np.intp], log_epochs: Values) -> float:
-    n = len(index)
-    same = np.tril(index[:, None] == index[None, :], -1)
-    before = same.sum(axis=1)
-    if not before.any():
-        return 1.0
-    ages = np.arange(n)[:, None] - np.arange(n)[None, :] - 1
-    noise_variance = _noise_variance(same, log_epochs)
-    evidence = {
-        factor: _log_likelihood(same * factor ** np.maximum(ages, 0), log_epochs, noise_variance) for factor in FACTORS
-    }
+    runs = list(zip(index.tolist(), log_epochs.tolist(), strict=True))
+    noise_variance = _noise_variance(runs)
+    evidence = {factor: _log_likelihood(runs, factor, noise_variance) for factor in FACTORS}
     best = max(FACTORS, key=lambda factor: evidence[factor])
     return best if evidence[best] > evidence[1.0] + MIN_GAIN_NATS else 1.0
 
 
-def _log_likelihood(weights: Values, log_epochs: Values, noise_variance: float) -> float:
-    """Return the log-likelihood of all runs, each given the weighted ones before it."""
-    total = weights.sum(axis=1)
-    has_past = total > 0
-    mean = weights[has_past] @ log_epochs / total[has_past]
-    variance = noise_variance * (1 + 1 / total[has_past])
-    return float(-0.5 * np.sum((log_epochs[has_past] - mean) ** 2 / variance + np.log(variance)))
+def _log_likelihood(runs: list[tuple[int, float]], factor: float, noise_variance: float) -> float:
+    """Return the log-likelihood of all runs, each given those before it at its candidate, less weighted with their age.
+
+    Args:
+        runs: the candidate, and the logarithm of the epochs.
+        factor: the weight of a run after each further one.
+        noise_variance: from run to run.
+    """
+    nats = 0.0
+    past: dict[int, tuple[int, float, float]] = {}  # the last run, and weight and weighted sum of all up to it
+    for number, (candidate, value) in enumerate(runs):
+        if candidate not in past:
+            past[candidate] = number, 1.0, value
+            continue
+        last, weight, total = past[candidate]
+        aged = factor ** (number - last - 1)
+        weight, total = aged * weight, aged * total
+        variance = noise_variance * (1 + 1 / weight)
+        nats -= 0.5 * ((value - total / weight) ** 2 / variance + math.log(variance))
+        past[candidate] = number, factor * weight + 1, factor * total + value
+    return nats
 
 
-def _noise_variance(same: NDArray[np.bool_], log_epochs: Values) -> float:
+def _noise_variance(runs: list[tuple[int, float]]) -> float:
     """Return the variance from run to run, by the differences of successive runs, which a drift affects least."""
-    last = np.where(same.any(axis=1), same.shape[1] - 1 - np.argmax(same[:, ::-1], axis=1), -1)
-    has_past = last >= 0
-    squares = (log_epochs[has_past] - log_epochs[last[has_past]]) ** 2 / 2
-    return (NOISE_WEIGHT * NOISE_LOG**2 + float(np.sum(squares))) / (NOISE_WEIGHT + len(squares))
+    last: dict[int, float] = {}
+    sum_log2, n_degrees = NOISE_WEIGHT * NOISE_LOG**2, NOISE_WEIGHT
+    for candidate, value in runs:
+        if candidate in last:
+            sum_log2 += (value - last[candidate]) ** 2 / 2
+            n_degrees += 1
+        last[candidate] = value
+    return sum_log2 / n_degrees

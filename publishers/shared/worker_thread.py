@@ -38,12 +38,20 @@ class WorkerThreads:
             TimeoutError: too many calls are waiting.
             OSError: the system has no thread left.
         """
+        return await asyncio.wrap_future(self.submit(call))
+
+    def submit(self, call: Callable[[], Result]) -> Future[Result]:
+        """Queue a call and return its future; `run` for callers that do not wait.
+
+        Raises:
+            TimeoutError, OSError: as `run`.
+        """
         if self._calls.qsize() >= MAX_WAITING:
             raise TimeoutError(f"{MAX_WAITING} calls are waiting for {self._name}")
         self._start()
         future: Future[Result] = Future()
         self._calls.put(lambda: settle(future, call))
-        return await asyncio.wrap_future(future)
+        return future
 
     def shutdown(self) -> None:
         """End the threads after the calls that are waiting; does not wait. A later call starts new ones."""

@@ -206,33 +206,33 @@ class TrialResponder:
             return _default(pending, PolicyError.reason, repr(error))
 
     async def _answer_from_database(self, pending: PendingRequest) -> TrialAnswer | None:
-        run, request, now_s = pending.run, pending.request, pending.at_s
-        sizes, default = request.batch_sizes, request.default_batch_size
-        if not await self._claim(pending):
-            return None
-        told = self._answers.default_answer(run)
-        if told is not None:  # it asks again, as after a restart, and gets the same answer
-            choice = Choice(batch_size=told.batch_size, reason=told.reason, detail=told.detail)
-            trial = await self._trials.record_answer(
-                run, batch_sizes=sizes, default_batch_size=default, choice=choice, now_s=now_s
-            )
-            return _answer(pending, trial)
-        trial = await self._trials.get_or_create(run, batch_sizes=sizes, default_batch_size=default, now_s=now_s)
-        if self._answers.default_answer(run) is not None:  # a process without the database was faster
-            return None
-        if trial.reason == RUN_HAS_ENDED:
-            self._log_ended(trial)
-        return _answer(pending, trial)
-
-    async def _claim(self, pending: PendingRequest) -> bool:
-        """Return whether this process is to answer: it claimed first, or the one that did has not answered in time."""
+        """Return the answer; None where another process gives it: it claimed first, and there is still time."""
         if self._follows:
             await asyncio.sleep(FOLLOW_S)
             if self._is_answered(pending):
-                return False
-        is_ours = await self._trials.claim(pending.request.correlation, now_s=pending.at_s)
-        self._follows = not is_ours
-        return is_ours or asyncio.get_running_loop().time() >= pending.first_s + TRUST_S
+                return None
+        run, request = pending.run, pending.request
+        told = self._answers.default_answer(run)
+        choice = None
+        if told is not None:  # it asks again, as after a restart, and gets the same answer
+            choice = Choice(batch_size=told.batch_size, reason=told.reason, detail=told.detail)
+        found = await self._trials.claim(
+            run,
+            correlation=request.correlation,
+            batch_sizes=request.batch_sizes,
+            default_batch_size=request.default_batch_size,
+            choice=choice,
+            insists=asyncio.get_running_loop().time() >= pending.first_s + TRUST_S,
+            now_s=pending.at_s,
+        )
+        self._follows = not found.is_first
+        if found.trial is None:
+            return None
+        if told is None and self._answers.default_answer(run) is not None:  # a process without the database was faster
+            return None
+        if found.trial.reason == RUN_HAS_ENDED:
+            self._log_ended(found.trial)
+        return _answer(pending, found.trial)
 
     def _log_ended(self, trial: Trial) -> None:
         """Log once that a run asks though it has ended."""

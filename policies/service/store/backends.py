@@ -6,6 +6,7 @@ SQLite driver sends every step of every statement to a thread and back: some six
 
 import asyncio
 import importlib.util
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +25,10 @@ N_READERS: Final = 4
 _PATIENCE_SHARE: Final = 0.8
 """Share of the timeout to wait for a lock, so that the error can still name the lock."""
 _CACHE_KIB: Final = 16_384
-_CHECKPOINT_PAGES: Final = 4_000
-"""Checkpoint after 16 MB of log: rarely, since a checkpoint waits for the disk."""
+_CHECKPOINT_WRITES: Final = 500
+"""Checkpoint after so many transactions: some 16 MB of log."""
+_CHECKPOINT_PAGES: Final = 16_000
+"""The writer itself checkpoints, and waits for the disk, where those beside it do not keep up: after 64 MB of log."""
 POOL_SIZE: Final = 8
 """PostgreSQL connections of one process; more transactions than this queue. A server allows 100 by default."""
 _POSTGRES_OPTIONS: Final = frozenset({"host", "ssl", "sslmode"})
@@ -59,8 +62,9 @@ class SqliteDatabase:
 
     With the write-ahead log, readers and the writer do not block each other. Writes of this process queue for one
     thread in FIFO order; other processes are waited for at the file lock. `synchronous = NORMAL` syncs the disk only
-    at checkpoints: no commit is lost when this process dies. A power failure may lose commits that the kernel had not
-    written back yet, typically those of the last 30 s, but never corrupts the file.
+    at checkpoints, which a thread of their own makes beside the writer: no commit is lost when this process dies. A
+    power failure may lose commits that the kernel had not written back yet, typically those of the last 30 s, but never
+    corrupts the file.
 
     Args:
         url: `sqlite:///path`.
@@ -89,7 +93,11 @@ class SqliteDatabase:
         # BEGIN IMMEDIATE takes the write lock at once, so a transaction waits there and cannot fail later.
         self._writer = _make_engine(url, 1, pragmas=pragmas, begin="BEGIN IMMEDIATE")
         self._reader = _make_engine(url, N_READERS, pragmas=(*pragmas, "query_only = ON"), begin="BEGIN")
+        self._checkpointer = _make_engine(url, 1, pragmas=pragmas, begin="")
         self._writers = WorkerThreads("policy store: write")
+        self._checkpointers = WorkerThreads("policy store: checkpoint")
+        self._is_checkpointing = threading.Event()
+        self._n_writes = 0
         self._readers = WorkerThreads("policy store: read", N_READERS)
 
     async def read(self, work: Callable[[Connection], Result]) -> Result:
@@ -98,11 +106,32 @@ class SqliteDatabase:
 
     async def write(self, work: Callable[[Connection], Result]) -> Result:
         """Return what `work` returns, once it is committed."""
-        return await self._writers.run(lambda: _transact(self._writer, work))
+        result = await self._writers.run(lambda: _transact(self._writer, work))
+        self._n_writes += 1
+        if self._n_writes >= _CHECKPOINT_WRITES and not self._is_checkpointing.is_set():
+            self._n_writes = 0
+            self._is_checkpointing.set()
+            self._checkpointers.submit(self._checkpoint)
+        return result
+
+    def _checkpoint(self) -> None:
+        """Copy what is committed from the log to the file, and sync it, while others read and write.
+
+        Where it fails the log grows until the writer tries, whose error is reported.
+        """
+        try:
+            with self._checkpointer.connect() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            self._is_checkpointing.clear()
 
     async def close(self) -> None:
         """Close every connection but those of calls that hang."""
-        for threads, engine in ((self._writers, self._writer), (self._readers, self._reader)):
+        for threads, engine in (
+            (self._checkpointers, self._checkpointer),
+            (self._writers, self._writer),
+            (self._readers, self._reader),
+        ):
             with suppress(TimeoutError):
                 await threads.run(engine.dispose)
             threads.shutdown()
@@ -123,7 +152,10 @@ def _make_file(path: Path) -> None:
 
 
 def _make_engine(url: URL, size: int, *, pragmas: tuple[str, ...], begin: str) -> Engine:
-    """Return an engine that begins transactions explicitly; the driver does so late, and not for every statement."""
+    """Return an engine that begins transactions explicitly; the driver does so late, and not for every statement.
+
+    With an empty `begin` each statement is a transaction.
+    """
     engine = create_engine(
         url, pool_size=size, max_overflow=0, connect_args={"isolation_level": None, "check_same_thread": False}
     )
@@ -136,7 +168,8 @@ def _make_engine(url: URL, size: int, *, pragmas: tuple[str, ...], begin: str) -
         connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", set_pragmas)
-    event.listen(engine, "begin", begin_transaction)
+    if begin:
+        event.listen(engine, "begin", begin_transaction)
     return engine
 
 

@@ -24,7 +24,6 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
-    text,
     union,
     update,
 )
@@ -55,7 +54,6 @@ MAX_STUDIED: Final = 1_000
 _MAX_TIMED: Final = 100
 _ANY_NUMBER: Final = (1 << 31) - 1
 _PROOF: Final = "can this be written?"
-_UNSYNCED: Final = text("SET LOCAL synchronous_commit TO off")
 _JOB: Final = select(JOBS).where((JOBS.c.user == bindparam("user")) & (JOBS.c.name == bindparam("job")))
 # No other request for this job runs until we are done; its trials may be updated meanwhile.
 _LOCKED_JOB: Final = _JOB.with_for_update(key_share=True)
@@ -254,12 +252,7 @@ def find_summaries(connection: Connection) -> list[JobSummary]:
 
 
 def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:
-    """Claim a correlation; return whether it was free.
-
-    Losing a claim in a crash is harmless, so it is not synced to disk.
-    """
-    if connection.dialect.name == "postgresql":
-        connection.execute(_UNSYNCED)
+    """Claim a correlation; return whether it was free."""
     return _added(connection, CLAIMS, {"correlation": correlation, "claimed_at_s": now_s})
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from policies.batch_size import Choice
 from policies.service.config import LearningConfig
-from policies.service.errors import RequestError, TooManyJobsError, TrialConflictError, unknown_trial
+from policies.service.errors import PolicyError, RequestError, TooManyJobsError, TrialConflictError, unknown_trial
 from policies.service.records import IN_FLIGHT, Job, JobKey, Result, Timing, Trial, TrialUpdate
 from policies.service.store import queries
 from policies.service.store.store import Store
@@ -57,6 +57,19 @@ class TrainedBatchSize:
     n_ranks: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedTrial:
+    """What a process finds that is to answer a request.
+
+    Attributes:
+        is_first: whether it is the first process to claim the request.
+        trial: the run's; None: another process has claimed the request, and answers it.
+    """
+
+    is_first: bool
+    trial: Trial | None = None
+
+
 class TrialRepository:
     """The trials in the database, for the runs.
 
@@ -83,10 +96,54 @@ class TrialRepository:
             TooManyJobsError: the job is new, and its user has too many already.
             StoreUnavailableError: the database is away.
         """
-        described = new_job(
-            JobKey.of(run), run=run.run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s
-        )
-        return with_ended_reason(await self._get_or_create(described, run, None, now_s), now_s)
+        described = _described(run, batch_sizes, default_batch_size, now_s)
+        trial = await self._store.write(lambda connection: self._find_or_add(connection, described, run, None, now_s))
+        return with_ended_reason(trial, now_s)
+
+    async def claim(
+        self,
+        run: RunKey,
+        *,
+        correlation: str,
+        batch_sizes: Sequence[int],
+        default_batch_size: int,
+        choice: Choice | None = None,
+        insists: bool = False,
+        now_s: float,
+    ) -> ClaimedTrial:
+        """Claim a request and return the run's trial, in one transaction: of many processes one answers.
+
+        Args:
+            run: the run that asks.
+            correlation: of its request.
+            batch_sizes: the candidates of its job.
+            default_batch_size: one of them.
+            choice: what it was answered without the database, as for `record_answer`; None: as for `get_or_create`.
+            insists: whether to return its trial though another process has claimed the request.
+            now_s: Unix time [s].
+
+        Raises:
+            As `get_or_create` and `record_answer`; the request is claimed then, unless the database is away.
+        """
+        if "\0" in correlation:
+            raise RequestError([f"correlation = {correlation!r}: must not hold the character NUL"])
+
+        def claim_and_find(connection: Connection) -> ClaimedTrial | PolicyError:
+            is_first = queries.add_claim(connection, correlation, now_s)
+            if not (is_first or insists):
+                return ClaimedTrial(is_first=False)
+            try:
+                described = _described(run, batch_sizes, default_batch_size, now_s)
+                storable = None if choice is None else _storable(choice, described)
+                trial = self._find_or_add(connection, described, run, storable, now_s)
+            except PolicyError as error:  # the claim is to be committed: one process alone tells the run
+                return error
+            return ClaimedTrial(is_first=is_first, trial=with_ended_reason(trial, now_s) if choice is None else trial)
+
+        found = await self._store.write(claim_and_find)
+        if isinstance(found, PolicyError):
+            raise found
+        return found
 
     async def record_answer(
         self,
@@ -105,19 +162,11 @@ class TrialRepository:
         Raises:
             As `get_or_create`; RequestError also where the batch size is none of the job's.
         """
-        described = new_job(
-            JobKey.of(run), run=run.run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s
+        described = _described(run, batch_sizes, default_batch_size, now_s)
+        storable = _storable(choice, described)
+        return await self._store.write(
+            lambda connection: self._find_or_add(connection, described, run, storable, now_s)
         )
-        if choice.batch_size not in described.batch_sizes:
-            raise RequestError([f"batch_size = {choice.batch_size}: must be one of {list(described.batch_sizes)}"])
-        storable = Choice(batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail.replace("\0", ""))
-        return await self._get_or_create(described, run, storable, now_s)
-
-    async def claim(self, correlation: str, *, now_s: float) -> bool:
-        """Return whether this process is the first to claim a request, and so the one that answers it."""
-        if "\0" in correlation:
-            raise RequestError([f"correlation = {correlation!r}: must not hold the character NUL"])
-        return await self._store.write(lambda connection: queries.add_claim(connection, correlation, now_s))
 
     async def check(self) -> None:
         """Check that the database can be read and, if the last write failed, that it can be written again.
@@ -234,22 +283,20 @@ class TrialRepository:
             expired += [trial for trial in some if trial.state not in IN_FLIGHT]
         return expired
 
-    async def _get_or_create(self, described: Job, run: RunKey, choice: Choice | None, now_s: float) -> Trial:
+    def _find_or_add(
+        self, connection: Connection, described: Job, run: RunKey, choice: Choice | None, now_s: float
+    ) -> Trial:
         """Return a run's trial; a new one has the given choice, or the one that is best now."""
-
-        def find_or_add(connection: Connection) -> Trial:
-            job = _registered(connection, described)
-            found = queries.find_trial(connection, run, locked=choice is not None)
-            if found is not None:
-                answered = found if choice is None else with_answer(found, choice)
-                if answered is not found:
-                    queries.change_trials(connection, [answered])
-                return answered
-            trial = self._new_trial(job, run, queries.find_recent(connection, job.key), choice, now_s)
-            queries.add_trials(connection, [trial])
-            return trial
-
-        return await self._store.write(find_or_add)
+        job = _registered(connection, described)
+        found = queries.find_trial(connection, run, locked=choice is not None)
+        if found is not None:
+            answered = found if choice is None else with_answer(found, choice)
+            if answered is not found:
+                queries.change_trials(connection, [answered])
+            return answered
+        trial = self._new_trial(job, run, queries.find_recent(connection, job.key), choice, now_s)
+        queries.add_trials(connection, [trial])
+        return trial
 
     def _new_trial(self, job: Job, run: RunKey, trials: Sequence[Trial], choice: Choice | None, now_s: float) -> Trial:
         study, number = self._learning.study(job, trials, now_s), next_number(trials)
@@ -319,6 +366,28 @@ class TrialRepository:
             return changed
 
         return await self._store.write(apply)
+
+
+def _described(run: RunKey, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:
+    """Return the job as a run describes it.
+
+    Raises:
+        RequestError: it is invalid; with every fault.
+    """
+    return new_job(
+        JobKey.of(run), run=run.run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s
+    )
+
+
+def _storable(choice: Choice, job: Job) -> Choice:
+    """Return what may be stored of a choice that was made without the database.
+
+    Raises:
+        RequestError: its batch size is none of the job's.
+    """
+    if choice.batch_size not in job.batch_sizes:
+        raise RequestError([f"batch_size = {choice.batch_size}: must be one of {list(job.batch_sizes)}"])
+    return Choice(batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail.replace("\0", ""))
 
 
 def _locked_trial(connection: Connection, run: RunKey) -> tuple[Job, Trial]:

@@ -11,6 +11,7 @@ import pytest
 from policies.service.config import LearningConfig
 from policies.service.records import Result, Timing, Trial
 from policies.service.store.store import open_store
+from policies.service.trials.repository import ClaimedTrial
 from tests.live.policy.postgres import Postgres, postgres_server
 from tests.policies.service.repositories import Repositories, run_key
 
@@ -41,6 +42,24 @@ async def open_repositories(url: str, learning: LearningConfig | None = None) ->
 
 async def ask(db: Repositories, run: str, *, job: str = "job", now_s: float = 1.0) -> Trial:
     return await db.trials.get_or_create(run_key(run, job), batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
+
+
+async def claim(
+    db: Repositories,
+    correlation: str,
+    *,
+    batch_sizes: Sequence[int] = SIZES,
+    insists: bool = False,
+    now_s: float = 1.0,
+) -> ClaimedTrial:
+    return await db.trials.claim(
+        run_key("run"),
+        correlation=correlation,
+        batch_sizes=batch_sizes,
+        default_batch_size=32,
+        insists=insists,
+        now_s=now_s,
+    )
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answer]:

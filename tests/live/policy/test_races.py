@@ -7,12 +7,13 @@ import pytest
 
 from policies.batch_size import Choice, Study
 from policies.service.config import LearningConfig
+from policies.service.errors import RequestError
 from policies.service.records import Job, Result
 from policies.service.store.store import Store, open_store
 from policies.service.trials.learning import BatchSizeLearning
 from policies.service.trials.repository import CLAIM_S
 from tests.live.policy.postgres import postgres_server
-from tests.live.policy.repositories import DONE, TIMEOUT_S, ask, at_once, open_repositories, url
+from tests.live.policy.repositories import DONE, TIMEOUT_S, ask, at_once, claim, open_repositories, url
 from tests.policies.service.repositories import Repositories, job_key, run_key
 
 __all__ = ["postgres_server", "url"]
@@ -92,12 +93,23 @@ async def test_pieces_that_are_told_at_once_are_all_kept(url: str) -> None:
 
 async def test_of_all_that_claim_a_request_one_answers_it(url: str) -> None:
     async with open_repositories(url) as one, open_repositories(url) as two:
-        claims = await at_once([partial(db.trials.claim, "request", now_s=1.0) for db in (one, two) for _ in range(10)])
-        assert sum(claims) == 1
+        claims = await at_once([partial(claim, db, "request", now_s=1.0) for db in (one, two) for _ in range(10)])
+        assert [found.is_first for found in claims].count(True) == 1
+        assert all(found.is_first == (found.trial is not None) for found in claims)
         await two.trials.expire_leases(now_s=CLAIM_S)
-        assert not await one.trials.claim("request", now_s=CLAIM_S)
+        assert not (await claim(one, "request", now_s=CLAIM_S)).is_first
         await two.trials.expire_leases(now_s=1.0 + CLAIM_S)
-        assert await one.trials.claim("request", now_s=2.0 + CLAIM_S)
+        assert (await claim(one, "request", now_s=2.0 + CLAIM_S)).is_first
+
+
+async def test_an_invalid_request_is_refused_by_the_one_that_claims_it(url: str) -> None:
+    async with open_repositories(url) as one, open_repositories(url) as two:
+        refused = partial(claim, correlation="request", batch_sizes=(), now_s=1.0)
+        with pytest.raises(RequestError):
+            await refused(one)
+        assert not (await refused(two)).is_first
+        with pytest.raises(RequestError):
+            await refused(two, insists=True)
 
 
 async def test_many_leases_that_run_out_at_once_are_each_expired_once(url: str) -> None:

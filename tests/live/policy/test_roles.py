@@ -11,7 +11,7 @@ from policies.service.errors import StoreUnavailableError
 from policies.service.records import JobSettings
 from policies.service.store.schema import CLAIMS, JOBS, TRIALS
 from tests.live.policy.postgres import Postgres, postgres_server
-from tests.live.policy.repositories import DONE, ask, open_repositories
+from tests.live.policy.repositories import DONE, ask, claim, open_repositories
 from tests.policies.service.repositories import job_key, run_key
 
 __all__ = ["postgres_server"]
@@ -60,7 +60,7 @@ def test_each_role_may_do_what_the_page_says_and_nothing_else(url: str, postgres
 async def test_the_service_learns_with_its_role_and_deletes_nothing(url: str) -> None:
     async with open_repositories(url.replace("gridchase@", "policy_service@")) as db:
         await ask(db, "run")
-        assert await db.trials.claim("c1", now_s=1.0)
+        assert (await claim(db, "c1", now_s=1.0)).is_first
         await db.trials.report(run_key(), DONE, now_s=2.0)
         await ask(db, "silent")
         assert [trial.run for trial in await db.trials.expire_leases(now_s=1e6)] == ["silent"]

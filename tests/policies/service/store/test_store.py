@@ -240,7 +240,7 @@ async def test_a_check_writes_where_the_last_write_failed() -> None:
     db = Repositories(opened(database), LearningConfig())
     await db.trials.check()
     with pytest.raises(StoreUnavailableError):
-        await db.trials.claim("c1", now_s=1.0)
+        await db.store.write(claim)
     with pytest.raises(StoreUnavailableError, match="check that it runs"):
         await db.trials.check()
     database.failures.clear()
