@@ -142,12 +142,12 @@ def _best_factor(index: NDArray[np.intp], log_epochs: Values) -> float:
     return best if evidence[best] > evidence[1.0] + MIN_GAIN_NATS else 1.0
 
 
-def _log_likelihood(runs: list[tuple[int, float]], factor: float, noise_variance: float) -> float:
+def _log_likelihood(runs: list[tuple[int, float]], forgetting_ratio: float, noise_variance: float) -> float:
     """Return the log-likelihood of all runs, each given those before it at its candidate, less weighted with their age.
 
     Args:
         runs: the candidate, and the logarithm of the epochs.
-        factor: the weight of a run after each further one.
+        forgetting_ratio: the weight of a run after each further one.
         noise_variance: from run to run.
     """
     nats = 0.0
@@ -157,11 +157,11 @@ def _log_likelihood(runs: list[tuple[int, float]], factor: float, noise_variance
             past[candidate] = number, 1.0, value
             continue
         last, weight, total = past[candidate]
-        aged = factor ** (number - last - 1)
+        aged = forgetting_ratio ** (number - last - 1)
         weight, total = aged * weight, aged * total
         variance = noise_variance * (1 + 1 / weight)
         nats -= 0.5 * ((value - total / weight) ** 2 / variance + math.log(variance))
-        past[candidate] = number, factor * weight + 1, factor * total + value
+        past[candidate] = number, forgetting_ratio * weight + 1, forgetting_ratio * total + value
     return nats
 
 

@@ -4,10 +4,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Connection, make_url
 
 from policies.service.store import backends
 from policies.service.store.backends import SqliteDatabase
+
+pytestmark = pytest.mark.live
 
 
 def _begin(connection: Connection) -> None:
