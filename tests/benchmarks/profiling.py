@@ -3,7 +3,7 @@
 First on a stub GPU: ours and Zeus's own optimizer (zeus-ml) drive the same `libnvidia-ml.so.1`, each in a process of
 its own, with the same noise of iterations. Then the replay of `gridchase replay profile` over the power traces in a
 folder (`summary_power_*.csv` of github.com/SymbioticLab/Zeus, v0.3, `trace/`); without one it says that it skips them.
-It needs a C compiler, and half an hour.
+Then the same curves under the controller itself, as it runs by default. It needs a C compiler, and half an hour.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from controller.cli.replay.processes import replay_each
+from controller.demo.live_run.profile import MAX_SLOWDOWN, play_curve
 from controller.demo.recurrences.trace_files import read_power
 from controller.gpu.simulation.measured_curve import load_curve
 from gridchase.cli.verb import VERSION
@@ -37,16 +38,20 @@ from policies.replay.profiling.evaluation import (
 )
 from policies.replay.profiling.noise import LEVELS, NoiseName
 from policies.replay.profiling.policies import POLICIES, PolicyName
+from policies.replay.profiling.slowdown import SlowdownRow, slowdown_summaries
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.live.nvml_stub.fixtures import compile_stub
 from tests.live.nvml_stub.machine import StubMachine
 
 TABLE: Final = Path(__file__).with_suffix(".md")
-DATE: Final = "2026-11-22"
+DATE: Final = "2026-11-23"
+ALL: Final = "all"
 ETA: Final = 0.5
 SPEEDUP_RATIO: Final = 10.0
 """Iterations of the stub are a tenth as long as they were measured: 77 ms at 300 W."""
 COUNTER_S: Final = 0.05
+LIVE_SEEDS: Final = 2
+"""Of the runs under the controller, which take the longest to play."""
 TIMEOUT_S: Final = 900.0
 NEAR_RATIO: Final = 0.01
 QUIET: Final = {"OPENBLAS_NUM_THREADS": "1"}
@@ -135,7 +140,18 @@ def page(data: Path | None, n_stub_seeds: int, n_seeds: int) -> Iterator[str]:
     if not paths:
         yield "\nThe replay on measured traces is skipped: there are none; name their folder with `--data DIR`."
         return
-    yield from replay_section(paths, n_seeds)
+    curves = true_curves_of(paths)
+    yield from replay_section(paths, curves, n_seeds)
+    yield from live_section(curves, min(n_seeds, LIVE_SEEDS))
+
+
+def true_curves_of(paths: Sequence[Path]) -> list[TrueCurve]:
+    """Return the curves of traces of power."""
+    faults: list[str] = []
+    traces = [trace for path in paths if (trace := read_power(path, faults)) is not None]
+    if faults:
+        raise SystemExit("\n".join(faults))
+    return [curve for trace in traces for curve in true_curves(trace)]
 
 
 def stub_section(folder: Path, n_seeds: int) -> Iterator[str]:
@@ -177,20 +193,17 @@ def _spent(run: StubRun, n_steps: int | None) -> str:
     return f"{run.energy_j(n_steps) / 1_000:.1f} | {run.excess_iterations(n_steps):.1f}"
 
 
-def replay_section(paths: Sequence[Path], n_seeds: int) -> Iterator[str]:
+def replay_section(paths: Sequence[Path], curves: Sequence[TrueCurve], n_seeds: int) -> Iterator[str]:
     """Yield the replay over traces of power, at each level of noise."""
-    faults: list[str] = []
-    traces = [trace for path in paths if (trace := read_power(path, faults)) is not None]
-    if faults:
-        raise SystemExit("\n".join(faults))
-    curves = [curve for trace in traces for curve in true_curves(trace)]
     yield f"\n## On measured curves: {', '.join(path.name for path in paths)}, {n_seeds} seeds\n"
     yield (
         f"All {len(curves)} curves of the traces of Zeus v0.3 (Apache-2.0), as `gridchase replay profile` plays them; "
         "η = 0.5; means, but for the median of the iterations to the first plan. *1,000* and so on: what a job of so "
         "many iterations costs beyond the best limit of a 5 W grid, profiling included, in iterations of that. "
         "*Error*: of the limit that is kept; *good*: within 1 %, by curve and seed. *Against Zeus*: on the worst "
-        "curve, by how much the limit that is kept costs more than the one of Zeus's sweep."
+        "curve, by how much the limit that is kept costs more than the one of Zeus's sweep. The true curves are as "
+        "measured at the measured limits, every 25 W, where they are not monotone either; between them power and time "
+        "are linear. That is not how either policy sees them: Zeus's sweep tries the measured limits themselves."
     )
     for noise in LEVELS:
         tasks: list[_Task] = [(curve, policy, noise, n_seeds) for curve, policy in product(curves, POLICIES)]
@@ -200,9 +213,42 @@ def replay_section(paths: Sequence[Path], n_seeds: int) -> Iterator[str]:
             "| curves | policy | to plan | 1,000 | 5,000 | 20,000 | error | good | time, power of the curve | "
             "against Zeus |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
         )
-        for trace in (*traces, None):
-            some = [row for row in rows if trace is None or row.curve.endswith(f"@{trace.name}")]
-            yield from _summary("all" if trace is None else trace.name, some)
+        for name in (*(path.stem for path in paths), ALL):
+            yield from _summary(name, [row for row in rows if name in (ALL, _trace_of(row.curve))])
+
+
+def live_section(curves: Sequence[TrueCurve], n_seeds: int) -> Iterator[str]:
+    """Yield what the controller's default costs on the same curves."""
+    tasks = [(curve, n_seeds) for curve in curves]
+    rows = replay_each(_play, tasks, n_processes=os.cpu_count() or 1, what="live runs")
+    yield f"\n## The default: at most {100 * (MAX_SLOWDOWN - 1):g} % slower, {n_seeds} seeds\n"
+    yield (
+        "The same curves as `gridchase replay profile --live` plays them: the controller itself on simulated time, as "
+        "it runs by default, without a signal; nothing says how long a run is. *Slower*: than at the highest limit. "
+        "*Excess*: energy beyond the least with which any mix of two limits does the work in that time, in iterations "
+        "of that mix: the first pass, the limits that were tried, the looks at the highest one, and what is not known "
+        "in the end. *Over the mix*: energy beyond the best mix that takes the whole budget; it contains the price of "
+        "time that was left. *At the top*: share of the time at the highest limit.\n"
+    )
+    yield "| curves | iterations | slower | excess | over the mix | at the top |\n|---|---:|---:|---:|---:|---:|"
+    for name in (*dict.fromkeys(_trace_of(row.curve) for row in rows), ALL):
+        for mean in slowdown_summaries([row for row in rows if name in (ALL, _trace_of(row.curve))]):
+            for length, slower_ratio in mean.slowdown_ratio.items():
+                yield (
+                    f"| {name}, {mean.curve.removeprefix('mean over ')} ({mean.n_curves}) | {int(length):,} | "
+                    f"{100 * slower_ratio:.2f} % | {mean.excess_iterations[length]:.1f} | "
+                    f"{100 * mean.excess_ratio[length]:+.2f} % | {100 * mean.highest_ratio[length]:.0f} % |"
+                )
+
+
+def _trace_of(curve: str) -> str:
+    """Return the trace that a curve is of."""
+    return curve.rsplit("@", 1)[-1]
+
+
+def _play(task: tuple[TrueCurve, int]) -> SlowdownRow:
+    curve, n_seeds = task
+    return play_curve(curve, n_seeds=n_seeds)
 
 
 def _evaluate(task: _Task) -> ProfilingEvaluation:

@@ -22,6 +22,7 @@ from controller.cli.replay.options import (
     out_of_bounds,
 )
 from controller.cli.replay.processes import replay_each
+from controller.demo.live_run.profile import play_curve
 from controller.demo.recurrences.trace_files import INCLUDED, read_power, repeated_names
 from controller.errors import ConfigError
 from policies.replay.profiling.curves import TrueCurve, true_curves
@@ -35,6 +36,7 @@ from policies.replay.profiling.evaluation import (
 )
 from policies.replay.profiling.noise import LEVELS, NoiseName
 from policies.replay.profiling.policies import POLICIES, PolicyName
+from policies.replay.profiling.slowdown import SlowdownRow, slowdown_summaries
 
 if TYPE_CHECKING:
     from gridchase.cli.verb import Verbs
@@ -52,6 +54,12 @@ EXPLAINED: Final = (
     "iterations at the best limit; error: extra cost of the kept limit against the best one; good: share within 1 %; "
     "t err, P err: errors of the curve in iteration time and power, at the limits that may be chosen"
 )
+LIVE_COLUMNS: Final = ("slower", "excess", "over mix", "at top")
+LIVE_EXPLAINED: Final = (
+    "the controller itself, as it runs by default; it is not told how long a run is. slower: than at the highest "
+    "limit; excess: energy beyond the least in that time, in iterations; over mix: energy beyond the best mix of two "
+    "limits that takes the whole budget; at top: time at the highest limit"
+)
 
 _Task = tuple[TrueCurve, PolicyName, NoiseName, float, int]
 
@@ -65,7 +73,8 @@ def add_part(parts: "Verbs") -> None:
         "find limits: the controller's own (with the measurements that go on while the job trains, and without them), "
         "and Zeus's sweep, all with the same noise. Counts the waste, in iterations at the best limit. Every dataset, "
         "network, optimizer and batch size of a file is a curve. Without files it uses three included jobs, measured "
-        "on a V100.",
+        "on a V100. With --live the controller itself plays the same curves on simulated time, as it runs by default: "
+        "at most 3 % slower, without a length.",
     )
     part.add_argument(
         "--power", nargs="+", action="extend", type=Path, metavar="FILE", help="CSV of power: one for each GPU model"
@@ -76,6 +85,7 @@ def add_part(parts: "Verbs") -> None:
     part.add_argument("--noise", choices=tuple(LEVELS), default="realistic", help="the level of noise (realistic)")
     part.add_argument("--eta", type=float, default=0.5, help="the weight of energy in the cost, 0 to 1 (0.5)")
     part.add_argument("--seeds", type=int, default=5, metavar="N", help="repetitions for each policy (5)")
+    part.add_argument("--live", action="store_true", help="play the controller itself, too, as it runs by default")
     add_policies(part, POLICIES)
     add_output(part)
     part.set_defaults(default_log_level="warning", do=replay_profile)
@@ -102,15 +112,34 @@ def replay_profile(options: argparse.Namespace) -> int:
         what="policies on curves",
     )
     rows = profiling_rows(evaluations)
+    live = _play_live(curves, options) if options.live else []
     if options.json:
-        print_json([asdict(row) for row in (*rows, *summary_rows(rows))])
+        found: list[ProfilingRow | SlowdownRow] = [*rows, *summary_rows(rows), *live, *slowdown_summaries(live)]
+        print_json([asdict(row) for row in found])
         return 0
     console = Terminal()
     for table in tables(rows):
         console.print(table)
         console.print()
     console.print(EXPLAINED)
+    if live:
+        console.print()
+        console.print(live_table(live))
+        console.print()
+        console.print(LIVE_EXPLAINED)
     return 0
+
+
+def _play_live(curves: Sequence[TrueCurve], options: argparse.Namespace) -> list[SlowdownRow]:
+    """Return the row of each curve under the controller itself."""
+    return replay_each(
+        _play, [(curve, options.seeds) for curve in curves], n_processes=n_processes(options), what="live runs"
+    )
+
+
+def _play(task: tuple[TrueCurve, int]) -> SlowdownRow:
+    curve, n_seeds = task
+    return play_curve(curve, n_seeds=n_seeds)
 
 
 def _read(paths: Sequence[Path], wanted: Sequence[str] | None, faults: list[str]) -> list[TrueCurve]:
@@ -203,3 +232,23 @@ def _against(row: ProfilingRow) -> str:
         return ""
     ratio = row.selection_against_zeus_ratio
     return f"gridchase against Zeus's sweep, on its worst curve: cost of the kept limit {100 * ratio:+.2f} %"
+
+
+def live_table(rows: Sequence[SlowdownRow]) -> Table:
+    """Return a table of the curves, if there are few, and of the means over them, by the length of the run."""
+    table = plain_table(f"at most {100 * (rows[0].max_slowdown - 1):g} % slower, seeds: {rows[0].n_seeds}")
+    table.add_column("curve", overflow="fold")
+    table.add_column("iterations", justify="right", no_wrap=True)
+    for column in LIVE_COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    shown = rows if len(rows) <= MAX_TABLES else ()
+    for row, length in product((*shown, *(slowdown_summaries(rows) if len(rows) > 1 else ())), JOB_LENGTHS):
+        table.add_row(
+            row.curve,
+            f"{length:,}",
+            f"{100 * row.slowdown_ratio[str(length)]:.2f}%",
+            f"{row.excess_iterations[str(length)]:,.1f}",
+            f"{100 * row.excess_ratio[str(length)]:+.2f}%",
+            f"{100 * row.highest_ratio[str(length)]:.0f}%",
+        )
+    return table

@@ -1,9 +1,11 @@
 """The true curves of a power trace: power and iteration time of each of its jobs, every 5 W.
 
-A trace gives seconds per epoch; an iteration takes that divided by the batches of an epoch. The true curve is the
-monotone interpolation of the measured points.
+A trace gives seconds per epoch; an iteration takes that divided by the batches of an epoch. At the measured limits the
+true curve is as it was measured; between them power and time are linear. That is neither how ours sees a curve
+(smooth, and monotone) nor how others do: no policy is right by construction.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +14,6 @@ import numpy as np
 
 from policies.replay.traces import JOBS, PowerTrace
 from policies.vocabulary.cost import zeus_cost
-from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import Values
 
@@ -86,6 +87,21 @@ def true_curves(trace: PowerTrace) -> Iterator[TrueCurve]:
         n_batches = times_s[max(times_s)] / ASSUMED_ITERATION_TIME_S if n_samples is None else n_samples / size
         yield TrueCurve(
             name=f"{'/'.join(identity)}/{size}@{trace.name}",
-            profile=fit_curve(trace.profile(identity, size, n_batches), step_w=GRID_W),
+            profile=linear_curve(trace.profile(identity, size, n_batches)),
             is_assumed=n_samples is None,
         )
+
+
+def linear_curve(measured: PowerProfile) -> PowerProfile:
+    """Return the measured points, with points every 5 W between them, linear in power and in the time of an iteration.
+
+    >>> measured = PowerProfile.from_rows([(100.0, 90.0, 1.0), (110.0, 94.0, 2.0)])
+    >>> [point.power_w for point in linear_curve(measured).points]
+    [90.0, 92.0, 94.0]
+    """
+    measured_w = measured.power_limits_w
+    first, last = math.ceil(measured_w[0] / GRID_W), math.floor(measured_w[-1] / GRID_W)
+    limits_w = np.union1d(measured_w, GRID_W * np.arange(first, last + 1))
+    powers_w = np.interp(limits_w, measured_w, measured.power_w)
+    times_s = np.interp(limits_w, measured_w, 1 / measured.iterations_per_s)
+    return PowerProfile.from_rows(zip(limits_w.tolist(), powers_w.tolist(), (1 / times_s).tolist(), strict=True))

@@ -95,3 +95,17 @@ def test_all_faults_are_reported(tmp_path: Path) -> None:
 def test_an_unknown_curve_is_reported_with_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"--curve alexnet: no name contains it; there are .* and 33 more"):
         replay("profile", "--curve", "alexnet")
+
+
+def test_the_controller_itself_is_played_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    curve = "cifar100/shufflenetv2/adadelta/1024@v100"
+    chosen = (*QUICK, "--live", "--policy", "zeus", "--curve", curve)
+    *_, ours, _, over_all = json_rows(capsys, *chosen)
+    assert (ours["curve"], ours["policy"], over_all["curve"]) == (curve, "gridchase-live", "mean over all")
+    for name in ("slowdown_ratio", "excess_iterations", "excess_ratio", "highest_ratio"):
+        assert set(ours[name]) == {"1000", "5000", "20000"}
+    assert ours["slowdown_ratio"]["20000"] <= ours["max_slowdown"] - 1 + 0.003
+    assert replay(*chosen) == 0
+    text = capsys.readouterr().out
+    assert "at most 3 % slower, seeds: 1" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,10 +1,10 @@
-"""The truth of a power trace: monotone, every 5 W, in seconds an iteration."""
+"""The truth of a power trace: as it was measured, every 5 W, in seconds an iteration."""
 
-import numpy as np
 import pytest
 
-from policies.replay.profiling.curves import ASSUMED_ITERATION_TIME_S, TrueCurve, true_curves
+from policies.replay.profiling.curves import ASSUMED_ITERATION_TIME_S, TrueCurve, linear_curve, true_curves
 from policies.replay.traces import POWER_COLUMNS, parse_power
+from policies.vocabulary.profile import PowerProfile
 from tests.policies.replay.profiling.curves import bending, flat
 
 ROWS = (
@@ -42,14 +42,19 @@ def test_without_known_samples_the_iteration_time_is_assumed() -> None:
     assert curve.profile.iterations_per_s[-1] / curve.profile.iterations_per_s[0] == pytest.approx(3.0)
 
 
-def test_the_true_curve_is_monotone_with_a_point_every_5_w() -> None:
+def test_the_true_curve_is_as_measured_and_linear_between_with_a_point_every_5_w() -> None:
     (curve,) = curves(*(row.format(size=100) for row in ROWS))
     assert curve.profile.power_limits_w.tolist() == list(range(100, 255, 5))
-    assert (np.diff(curve.profile.iterations_per_s) >= -1e-9).all()
-    assert (np.diff(curve.profile.power_w) >= -1e-9).all()
-    middle = curve.profile.point_at(150.0)
-    assert middle is not None
-    assert middle.power_w == pytest.approx(np.sqrt(120 * 118))
+    per_epoch_s = {limit_w: 500 / curve.profile.at(limit_w)[1] for limit_w in (100.0, 150.0, 175.0, 200.0, 240.0)}
+    assert per_epoch_s == pytest.approx({100.0: 30.0, 150.0: 20.0, 175.0: 20.25, 200.0: 20.5, 240.0: 12.1})
+    powers_w = [curve.profile.at(limit_w)[0] for limit_w in (150.0, 175.0, 200.0)]
+    assert powers_w == pytest.approx([120.0, 119.0, 118.0]), "though more watts should not draw less"
+
+
+def test_a_measured_limit_off_the_grid_stays() -> None:
+    measured = PowerProfile.from_rows([(102.5, 80.0, 1.0), (110.0, 95.0, 2.0)])
+    assert linear_curve(measured).power_limits_w.tolist() == [102.5, 105.0, 110.0]
+    assert linear_curve(measured).points[0] == measured.points[0]
 
 
 def test_a_curve_needs_two_limits() -> None:
