@@ -1,8 +1,9 @@
 """The true curves of a power trace: power and iteration time of each of its jobs, every 5 W.
 
-A trace gives seconds per epoch; an iteration takes that divided by the batches of an epoch. At the measured limits the
-true curve is as it was measured; between them power and time are linear. That is neither how ours sees a curve
-(smooth, and monotone) nor how others do: no policy is right by construction.
+A trace gives seconds per epoch; an iteration takes that divided by the batches of an epoch. Between the measured limits
+power and time are linear in the limit, which is not how any policy interpolates. Measured points where more power makes
+a job slower, or a higher limit makes it draw less, are noise of the trace, and are pooled (isotonic regression); as
+measured, such a job has a best limit by luck.
 """
 
 import math
@@ -14,6 +15,7 @@ import numpy as np
 
 from policies.replay.traces import JOBS, PowerTrace
 from policies.vocabulary.cost import zeus_cost
+from policies.vocabulary.power_curve import smoothed
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import Values
 
@@ -75,8 +77,13 @@ class TrueCurve:
         return cost_j / float(self.costs_j(eta).min())
 
 
-def true_curves(trace: PowerTrace) -> Iterator[TrueCurve]:
-    """Yield a curve for each dataset, network, optimizer and batch size measured at two limits or more."""
+def true_curves(trace: PowerTrace, *, is_monotone: bool = True) -> Iterator[TrueCurve]:
+    """Yield a curve for each dataset, network, optimizer and batch size measured at two limits or more.
+
+    Args:
+        trace: the measurements.
+        is_monotone: whether points that contradict one another are pooled; else every one counts as measured.
+    """
     for identity, size in trace.curves():
         times_s = {
             limit_w: time_s for (other, limit_w), time_s in trace.time_per_epoch_s[identity].items() if other == size
@@ -85,9 +92,10 @@ def true_curves(trace: PowerTrace) -> Iterator[TrueCurve]:
             continue
         n_samples = SAMPLES_PER_EPOCH.get(identity[0])
         n_batches = times_s[max(times_s)] / ASSUMED_ITERATION_TIME_S if n_samples is None else n_samples / size
+        measured = trace.profile(identity, size, n_batches)
         yield TrueCurve(
             name=f"{'/'.join(identity)}/{size}@{trace.name}",
-            profile=linear_curve(trace.profile(identity, size, n_batches)),
+            profile=linear_curve(smoothed(measured) if is_monotone else measured),
             is_assumed=n_samples is None,
         )
 

@@ -1,5 +1,6 @@
-"""The truth of a power trace: as it was measured, every 5 W, in seconds an iteration."""
+"""The truth of a power trace: monotone, linear between measured limits, every 5 W, in seconds an iteration."""
 
+import numpy as np
 import pytest
 
 from policies.replay.profiling.curves import ASSUMED_ITERATION_TIME_S, TrueCurve, linear_curve, true_curves
@@ -15,8 +16,9 @@ ROWS = (
 )
 
 
-def curves(*rows: str) -> list[TrueCurve]:
-    return list(true_curves(parse_power("data/gpu.csv", "\n".join((",".join(POWER_COLUMNS), *rows)))))
+def curves(*rows: str, is_monotone: bool = True) -> list[TrueCurve]:
+    trace = parse_power("data/gpu.csv", "\n".join((",".join(POWER_COLUMNS), *rows)))
+    return list(true_curves(trace, is_monotone=is_monotone))
 
 
 def test_every_batch_size_is_a_curve() -> None:
@@ -42,9 +44,23 @@ def test_without_known_samples_the_iteration_time_is_assumed() -> None:
     assert curve.profile.iterations_per_s[-1] / curve.profile.iterations_per_s[0] == pytest.approx(3.0)
 
 
-def test_the_true_curve_is_as_measured_and_linear_between_with_a_point_every_5_w() -> None:
+def test_the_true_curve_is_monotone_and_linear_between_with_a_point_every_5_w() -> None:
     (curve,) = curves(*(row.format(size=100) for row in ROWS))
     assert curve.profile.power_limits_w.tolist() == list(range(100, 255, 5))
+    assert (np.diff(curve.profile.iterations_per_s) >= -1e-9).all()
+    assert (np.diff(curve.profile.power_w) >= -1e-9).all()
+    pooled_s, pooled_w = np.sqrt(20 * 20.5), np.sqrt(120 * 118)
+    found = {limit_w: curve.profile.at(limit_w) for limit_w in (150.0, 175.0, 225.0)}
+    assert {limit_w: power_w for limit_w, (power_w, _) in found.items()} == pytest.approx(
+        {150.0: pooled_w, 175.0: pooled_w, 225.0: (pooled_w + 200) / 2}
+    )
+    assert {limit_w: 500 / rate_per_s for limit_w, (_, rate_per_s) in found.items()} == pytest.approx(
+        {150.0: pooled_s, 175.0: pooled_s, 225.0: (pooled_s + 10) / 2}
+    )
+
+
+def test_every_point_may_count_as_measured() -> None:
+    (curve,) = curves(*(row.format(size=100) for row in ROWS), is_monotone=False)
     per_epoch_s = {limit_w: 500 / curve.profile.at(limit_w)[1] for limit_w in (100.0, 150.0, 175.0, 200.0, 240.0)}
     assert per_epoch_s == pytest.approx({100.0: 30.0, 150.0: 20.0, 175.0: 20.25, 200.0: 20.5, 240.0: 12.1})
     powers_w = [curve.profile.at(limit_w)[0] for limit_w in (150.0, 175.0, 200.0)]
