@@ -201,7 +201,7 @@ def replay_section(paths: Sequence[Path], curves: Sequence[TrueCurve], n_seeds: 
         "η = 0.5; means, but for the median of the iterations to the first plan. *1,000* and so on: what a job of so "
         "many iterations costs beyond the best limit of a 5 W grid, profiling included, in iterations of that. "
         "*Error*: of the limit that is kept; *good*: within 1 %, by curve and seed. *Against Zeus*: on the worst "
-        "curve, by how much the limit that is kept costs more than the one of Zeus's sweep. Between the measured limits, "
+        "curve, by how much the limit that is kept costs more than the one of Zeus's sweep. Between measured limits, "
         "every 25 W, the true curves are linear in power and time, which is how neither policy sees them: Zeus's sweep "
         "tries the measured limits themselves, ours interpolates by monotone cubics in logarithms."
     )
