@@ -88,10 +88,10 @@ def slowdown_row(curve: TrueCurve, runs: Sequence[PlayedRun], *, max_slowdown: f
     by_length = {str(length): [run for run in runs if run.n_iterations == length] for length in JOB_LENGTHS}
     rate_per_s = curve.profile.fastest.iterations_per_s
 
-    def over_least(run: PlayedRun) -> float:
+    def excess_iterations(run: PlayedRun) -> float:
         return run.n_iterations * (run.energy_j / least_energy_j(curve, run.n_iterations, run.duration_s) - 1)
 
-    def over_budget(run: PlayedRun) -> float:
+    def excess_ratio(run: PlayedRun) -> float:
         budget_s = max_slowdown * run.n_iterations / rate_per_s
         return run.energy_j / least_energy_j(curve, run.n_iterations, budget_s) - 1
 
@@ -106,8 +106,10 @@ def slowdown_row(curve: TrueCurve, runs: Sequence[PlayedRun], *, max_slowdown: f
             length: statistics.fmean(run.duration_s * rate_per_s / run.n_iterations - 1 for run in some)
             for length, some in by_length.items()
         },
-        excess_iterations={length: statistics.fmean(map(over_least, some)) for length, some in by_length.items()},
-        excess_ratio={length: statistics.fmean(map(over_budget, some)) for length, some in by_length.items()},
+        excess_iterations={
+            length: statistics.fmean(map(excess_iterations, some)) for length, some in by_length.items()
+        },
+        excess_ratio={length: statistics.fmean(map(excess_ratio, some)) for length, some in by_length.items()},
         highest_ratio={
             length: statistics.fmean(run.highest_s / run.duration_s for run in some)
             for length, some in by_length.items()
