@@ -48,7 +48,8 @@ N_TRIALS: Final = 100
 N_WARM: Final = 100
 N_REQUESTS: Final = 2_000
 N_AT_ONCE: Final = 8
-BAR_MS: Final = 20.0
+BARS_MS: Final = (5.0, 20.0)
+"""What 99 % of the requests should take at most: one after the other, and eight at a time."""
 
 
 def trials_of(job: str, dice: np.random.Generator, now_s: float) -> Iterator[Trial]:
@@ -183,7 +184,6 @@ def table(file: Path, note: str) -> Iterator[str]:
             n_requests = len(alone_ms) + len(crowd_ms) + N_WARM
             memory_mib, request_ms = peak_mib(child.pid), 1e3 * processor_s(child.pid) / n_requests
         broker.stop()
-        p99_ms = sorted(alone_ms)[int(0.99 * len(alone_ms))]
         now = datetime.now(UTC)
         yield "# How soon a run has its batch size\n"
         yield (
@@ -199,10 +199,13 @@ def table(file: Path, note: str) -> Iterator[str]:
         )
         yield "| requests | n | median [ms] | 90 % [ms] | 99 % [ms] | maximum [ms] |"
         yield "|---|---:|---:|---:|---:|---:|"
-        yield row("one after the other", alone_ms)
-        yield row(f"{N_AT_ONCE} at a time", crowd_ms)
-        held = "held" if p99_ms <= BAR_MS else "missed"
-        yield f"\nThe bar, 99 % within {BAR_MS:g} ms one after the other: {held}."
+        circumstances = "one after the other", f"{N_AT_ONCE} at a time"
+        for how, took_ms in zip(circumstances, (alone_ms, crowd_ms), strict=True):
+            yield row(how, took_ms)
+        yield ""
+        for how, took_ms, bar_ms in zip(circumstances, (alone_ms, crowd_ms), BARS_MS, strict=True):
+            held = "held" if sorted(took_ms)[int(0.99 * len(took_ms))] <= bar_ms else "missed"
+            yield f"The bar, 99 % within {bar_ms:g} ms {how}: {held}."
 
 
 def main() -> None:
