@@ -1,5 +1,6 @@
 """Runs played under the real controller on simulated time: budgets hold, ends need no warning, restarts lose little."""
 
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -98,3 +99,13 @@ def test_power_beside_the_gpu_is_planned_for() -> None:
     alone = play_run(REAL, SPEC, LiveRun(max_slowdown=1.5))
     assert run.duration_s < alone.duration_s
     assert np.median(run.limits_w) > np.median(alone.limits_w)
+
+
+def test_what_a_node_would_log_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    values = np.full(24 * 18, 300.0)
+    values[24 * 14 - 5] = 30_000.0  # no grid has that
+    truth = scenario(values, A40)
+    play_run(truth, real_spec(0.3), LiveRun(max_slowdown=BUDGET))
+    assert not caplog.records
+    logging.getLogger("after").warning("heard")
+    assert [record.message for record in caplog.records] == ["heard"]
