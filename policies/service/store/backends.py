@@ -111,7 +111,10 @@ class SqliteDatabase:
         if self._n_writes >= _CHECKPOINT_WRITES and not self._is_checkpointing.is_set():
             self._n_writes = 0
             self._is_checkpointing.set()
-            self._checkpointers.submit(self._checkpoint)
+            try:
+                self._checkpointers.submit(self._checkpoint)
+            except OSError:  # no thread is left: what is committed stays so, and the log waits
+                self._is_checkpointing.clear()
         return result
 
     def _checkpoint(self) -> None:
