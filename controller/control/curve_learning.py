@@ -27,8 +27,6 @@ from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 MAX_DOUBLINGS = 10
 """How often the rest between sweeps doubles, at most, where a job drifts from one curve after the other."""
-REFERENCE_CI_RATIO = 0.006
-"""A budget of 3 % means little where the rate that it is relative to is known to 2 %, as after the first sweep."""
 PUBLISHED_BLOCKS = 150
 """A curve that is known well is published and stored again after so many blocks: each of them moves it by a hair."""
 
@@ -92,13 +90,6 @@ class Planned:
     n_drifts: int = 0
 
     @property
-    def knows_its_reference(self) -> bool:
-        """Return whether the rate at the highest limit is known well enough for a promise that is relative to it."""
-        fastest = self.refinement.profile.fastest
-        is_known = (fastest.iterations_per_s_ci or 0.0) <= REFERENCE_CI_RATIO * fastest.iterations_per_s
-        return is_known or self.refinement.n_blocks >= self.settings.n_blocks
-
-    @property
     def is_exploring(self) -> bool:
         """Return whether the plan should still try out what may be best."""
         return profiling.is_exploring(self.settings, self.refinement)
@@ -156,13 +147,7 @@ def begin_curve(
 
 def advance_curve(state: CurveState, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate:
     """Return what is known after one more active interval, at a limit that was in force all the time."""
-    observation = Observation(
-        power_limit_w=enforced_power_limit_w,
-        active_s=interval.duration_s - interval.gaps_s,
-        n_iterations=interval.n_iterations,
-        energy_j=interval.energy_j - interval.gaps_energy_j,
-        iteration_times_s=interval.iteration_times_s,
-    )
+    observation = observation_of(interval, enforced_power_limit_w=enforced_power_limit_w)
     match state:
         case Profiling():
             return _measure(state, observation)
@@ -170,6 +155,17 @@ def advance_curve(state: CurveState, interval: MeterInterval, *, enforced_power_
             return _refine(state, observation)
         case Waiting() | NotProfiled():
             return CurveUpdate(state=state)
+
+
+def observation_of(interval: MeterInterval, *, enforced_power_limit_w: float) -> Observation:
+    """Return what an active interval shows of a limit, without the gaps between its iterations."""
+    return Observation(
+        power_limit_w=enforced_power_limit_w,
+        active_s=interval.duration_s - interval.gaps_s,
+        n_iterations=interval.n_iterations,
+        energy_j=interval.energy_j - interval.gaps_energy_j,
+        iteration_times_s=interval.iteration_times_s,
+    )
 
 
 def measured_in(state: CurveState) -> PowerProfile | None:

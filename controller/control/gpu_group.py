@@ -129,6 +129,18 @@ class GpuGroup:
             limiter.release(reason=reason, detail=detail)
         self.requested, self._requested_of = None, {}
 
+    def in_force(self) -> tuple[float, int] | None:
+        """Return the limit that the run has now [W], and since when [ns]; None while a GPU has not answered.
+
+        That is the least that is enforced on a GPU; those that are to have less than the run, as they wait for another
+        one, do not count.
+        """
+        states = {uuid: limiter.state for uuid, limiter in self._limiters.items()}
+        known = [state for uuid, state in states.items() if state is not None and not self._reductions.get(uuid)]
+        if not known or None in states.values():
+            return None
+        return min(state.enforced_power_limit_w for state in known), max(state.since_ns for state in known)
+
     def is_in_force(self, since_ns: int) -> bool:
         """Return whether every GPU has had the limit requested of it ever since a moment [ns]."""
         return self._enforced_w(since_ns) is not None

@@ -16,10 +16,12 @@ from controller.control.curve_learning import (
     advance_curve,
     begin_curve,
     measured_in,
+    observation_of,
     posterior_sample,
     with_stalls,
 )
 from controller.control.plan import PlanInputs, PlannedTarget
+from controller.control.run_ledger import RunLedger
 from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
@@ -28,9 +30,10 @@ from policies.profiling.rhythm import Fault
 from policies.profiling.rhythm_track import RunRhythm
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
-REFERENCE_BLOCKS = 4
-"""Every fourth block measures the highest limit, until it is known well. The time that a run gains there it spends at
-lower limits."""
+FOLLOW_S = 2.0
+"""A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
+FIRST_LOOK = -1
+"""Looks at the highest limit are numbered from here downwards, blocks of refinement from 1 upwards."""
 REFUSALS: Final[Mapping[Fault, str]] = {
     "bursts_ambiguous": (
         "its marks come in bursts, which may be the batches of one step or the steps before a pause; let the training"
@@ -62,20 +65,33 @@ class LimitControl:
 
     While the curve is measured the limit is the one to measure next; then it is the limit of the plan: for the first
     blocks of time made on a curve drawn from what is possible, which tries out what may be best, then on the probable
-    one.
+    one. Now and then it is the highest one for some seconds: a look at what the limits are relative to it.
 
     Attributes:
         state: what is known of the curve.
         profile: the curve as it is published and accounted by, with its stalls; None before anything is known.
         budget_start: where the time budget of the run starts; None: at its beginning.
+        ledger: the time at each limit since then, and what the limits are relative to the highest one.
+        is_multi_node: whether the run has other nodes.
     """
 
     def __init__(
-        self, *, job: str, run: str = "", profiler: ProfilerConfig, rules: PlanRules, energy: EnergyConfig
+        self,
+        *,
+        job: str,
+        run: str = "",
+        profiler: ProfilerConfig,
+        rules: PlanRules,
+        energy: EnergyConfig,
+        may_look: bool = True,
     ) -> None:
         self.state: CurveState = Waiting()
         self.profile: PowerProfile | None = None
         self.budget_start: TimeBudgetStart | None = None
+        self.ledger = RunLedger()
+        self.is_multi_node = False
+        self._may_look = may_look
+        self._length_s: float | None = None
         self._job = job
         self._run = run
         self._profiler = profiler
@@ -181,6 +197,9 @@ class LimitControl:
             return None
         if self._is_held:
             return None
+        if isinstance(self.state, Planned):
+            seen = observation_of(interval, enforced_power_limit_w=enforced_power_limit_w)
+            self.ledger.observe(seen, self.state.refinement, settle_s=self._look_settle_s)
         update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
         self.state = update.state
         if self._rhythm.standing == "unknown":  # what is measured holds once it is known what an iteration is
@@ -211,6 +230,9 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
+        if self._may_look and not self.is_exploring:
+            settle_s = self._look_settle_s
+            self.ledger.update_look(self.state.refinement, settle_s=settle_s, length_s=self._length_s)
         return self._plan.current(now_s, self._trial_block(self.state))
 
     def choose(self, inputs: PlanInputs) -> Target | None:
@@ -219,10 +241,12 @@ class LimitControl:
         if self._restarts_budget:
             self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
             self._restarts_budget = False
+            self.ledger = RunLedger()
             if self._plan is not None:
                 self._plan.reset()
+        self._length_s = _length_s(progress)
         if self._rules.objective == "slowdown":
-            inputs = replace(inputs, progress=_since(self.budget_start, progress))
+            inputs = replace(inputs, progress=self._with_base(_since(self.budget_start, progress)))
         match self.state:
             case Profiling() as state:
                 return self._to_measure(state)
@@ -260,26 +284,39 @@ class LimitControl:
     def _highest(self, settings: ProfilerSettings, reason: str, detail: str) -> Target:
         return Target(power_limit_w=settings.prior_power_limit_w, reason=reason, detail=detail, job=self._job)
 
-    def _measures_reference(self, state: Planned) -> bool:
-        """Return whether the next block measures the highest limit."""
-        is_its_turn = self._rules.objective == "slowdown" and (state.refinement.n_blocks + 1) % REFERENCE_BLOCKS == 0
-        return is_its_turn and not state.knows_its_reference
+    @property
+    def is_exploring(self) -> bool:
+        """Return whether the plan tries out what may be best.
+
+        In doubt nothing is learnt, so that a trial would last for as long as the doubt.
+        """
+        return isinstance(self.state, Planned) and self.state.is_exploring and not self.state.drift.is_suspected
+
+    @property
+    def _look_settle_s(self) -> float:
+        return self._profiler.settle_s + (FOLLOW_S if self.is_multi_node else 0.0)
+
+    def _with_base(self, progress: Progress) -> Progress:
+        """Return the progress with the time that the work so far would have taken at the highest limit."""
+        if not isinstance(self.state, Planned):
+            return progress
+        base = self.ledger.base(self.state.refinement.profile, active_s=progress.active_s)
+        return replace(progress, base_s=base.base_s, base_error_ratio=base.error_ratio)
 
     def _trial_block(self, state: Planned) -> int | None:
-        """Return the block in which a limit is tried out now, or None where the plan holds.
-
-        In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
-        that costs no time, and a brake that has gone shows nowhere else.
-        """
-        is_exploring = state.is_exploring and not state.drift.is_suspected
-        return state.refinement.n_blocks + 1 if is_exploring or self._measures_reference(state) else None
+        """Return the block in which a limit is tried out now, or the look that is under way; None: the plan holds."""
+        if self.is_exploring:
+            return state.refinement.n_blocks + 1
+        return FIRST_LOOK - self.ledger.looks.n_pairs if self.ledger.is_looking else None
 
     def _trial(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs, n_block: int) -> Target:
-        """Return the target of the block in which something is tried out."""
+        """Return the target of the block in which something is tried out, or of a look."""
+        if n_block <= FIRST_LOOK:
+            detail = "a look at the highest limit: how fast the run is there, between what it does at the planned one"
+            return plan.try_target(
+                self._highest(state.settings, "refining", detail), n_block=n_block, now_s=inputs.now_s
+            )
         which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
-        if self._measures_reference(state):
-            target = self._highest(state.settings, "refining", f"the promise is relative to the highest limit: {which}")
-            return plan.try_target(target, n_block=n_block, now_s=inputs.now_s)
         sample = posterior_sample(state.refinement.profile, job=self._job, run=self._run, n_block=n_block)
         return plan.try_out(sample, inputs, n_block=n_block, block_s=state.settings.block_s, which=which)
 
@@ -287,6 +324,13 @@ class LimitControl:
 def refusal_of(fault: Fault) -> str:
     """Return why a run is not profiled, and what follows: a sentence."""
     return f"the run is not profiled, and keeps the highest limit: {REFUSALS[fault]}"
+
+
+def _length_s(progress: Progress) -> float | None:
+    """Return how long a run will have been active in all, by its rate so far [s]; None where it is not known."""
+    if progress.total_iterations is None or not progress.n_iterations > 0:
+        return None
+    return progress.active_s * progress.total_iterations / progress.n_iterations
 
 
 def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:

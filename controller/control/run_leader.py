@@ -75,6 +75,7 @@ class RunLeader:
             profiler=config.profiler,
             rules=config.plan.rules_of(run.job),
             energy=config.energy,
+            may_look=not config.plan.observe,
         )
 
     @property
@@ -86,7 +87,7 @@ class RunLeader:
     def is_steady(self) -> bool:
         """Return whether the limit comes from the plan, and is not just being measured."""
         state = self.limits.state
-        return isinstance(state, Planned) and not state.is_exploring
+        return isinstance(state, Planned) and not (state.is_exploring or self.limits.ledger.is_looking)
 
     @property
     def has_planned(self) -> bool:
@@ -97,6 +98,10 @@ class RunLeader:
     def has_begun(self) -> bool:
         """Return whether anything was decided yet."""
         return not isinstance(self.limits.state, Waiting)
+
+    def add_time(self, interval: MeterInterval) -> None:
+        """Add an interval, active or not, to the time at the limit that was in force."""
+        self.limits.ledger.add(interval, self._gpus.in_force())
 
     def observe(self, interval: MeterInterval) -> CurveUpdate | None:
         """Learn from an active interval, if it ran at the requested limit; store a curve that is new."""
@@ -111,6 +116,7 @@ class RunLeader:
     def target(self, *, now_s: float, now_ns: int) -> Target | None:
         """Return the limit that the run should have now, at a Unix time [s] and a monotonic one [ns]."""
         limits, slowest, rhythm = self.limits, self._ranks.slowest, self._ranks.rhythm
+        limits.is_multi_node = self._ranks.is_multi_node
         if limits.heed(rhythm):  # in what unit its baseline would be is not known: it is what was used
             self._account.totals.close_curve(None)
         if isinstance(limits.state, Waiting):

@@ -23,6 +23,7 @@ from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.clock import Clock
 from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
+from controller.control.run_ledger import LedgerSnapshot
 from controller.state_files import Content, FileWriter
 from publishers.messages.topics import escape_level
 
@@ -47,6 +48,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         ranks: how far the training processes were, by rank.
         node_curve: what a node that follows has measured, as in `run_follower.NodeCurve`.
         time_budget_start: where the time budget starts, where the run has dropped a curve.
+        ledger: the time at each limit since then, and what the limits are relative to the highest one.
     """
 
     user: str
@@ -58,6 +60,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
     ranks: dict[int, RankCheckpoint]
     node_curve: list[CurveSums] = field(default_factory=list)
     time_budget_start: TimeBudgetStart | None = None
+    ledger: LedgerSnapshot | None = None
     version: int = VERSION
 
 
@@ -110,6 +113,7 @@ class RunCheckpoints:
         *,
         node_curve: Sequence[CurveSums] = (),
         time_budget_start: TimeBudgetStart | None = None,
+        ledger: LedgerSnapshot | None = None,
     ) -> None:
         """Save the checkpoint of a run; where there are too many, the oldest ones are deleted."""
         path = self._path(identity)
@@ -123,6 +127,7 @@ class RunCheckpoints:
             ranks=ranks,
             node_curve=list(node_curve),
             time_budget_start=time_budget_start,
+            ledger=ledger,
         )
         self._checkpoints.pop(path, None)
         self._checkpoints[path] = checkpoint
@@ -191,6 +196,8 @@ def _check(checkpoint: RunCheckpoint) -> None:
         *(dict(enumerate(sums)) for sums in checkpoint.node_curve),
     ]
     numbers = [value for part in parts for value in part.values() if value is not None]
+    if checkpoint.ledger is not None:
+        checkpoint.ledger.check()
     if not account.counters_j:
         raise ValueError("names no GPU")
     if not all(0 <= time_ns < ENDLESS_NS for time_ns in times_ns):

@@ -24,11 +24,13 @@ from controller.control.profile_store import ProfileStore
 from controller.control.run_control import RunControl
 from controller.control.run_follower import RunFollower
 from controller.control.run_leader import RunLeader
+from controller.control.run_ledger import RunLedger
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
-from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.checkpoint import RunCheckpoint, RunCheckpoints
 from controller.runs.idleness import Idleness
 from policies.profiling.relation import ignores_limits
+from policies.vocabulary.units import HOUR_S
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus
@@ -187,13 +189,25 @@ class TrainingRun:
         self._control = self._role()
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
             self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
-            self._leader.limits.budget_start = self._former.time_budget_start
+            self._resume_ledger(self._former)
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
             self._step(self._clock.now_s())
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
             self._end("finished")
         return is_owner
+
+    def _resume_ledger(self, former: RunCheckpoint) -> None:
+        """Go on with the time budget of a former controller, or begin a new one, saying which."""
+        limits = self._leader.limits
+        limits.budget_start = former.time_budget_start
+        if former.ledger is None:
+            limits.restart_time_budget()
+            _LOGGER.info("%s: the time budget begins anew: no ledger of the run so far is kept", self.identity.key)
+            return
+        limits.ledger = RunLedger(former.ledger)
+        n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
+        _LOGGER.info("%s: the time budget goes on: %.3g h, %d looks", self.identity.key, n_hours, n_looks)
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""
@@ -309,6 +323,7 @@ class TrainingRun:
         is_new, end_ns = False, None
         for interval in intervals:
             end_ns = interval.end_ns
+            self._add_time(interval)
             if interval.active:
                 # Once a point is closed, the rest still ran at its limit, and does not count for the next one.
                 is_new = is_new or self._learn(interval)
@@ -319,6 +334,11 @@ class TrainingRun:
                     self._slack.observe(interval)
         if end_ns is not None:
             self.ranks.forget_before(end_ns)
+
+    def _add_time(self, interval: MeterInterval) -> None:
+        """Add an interval to the ledger, which is kept where the run is led."""
+        if self._control is self._leader:
+            self._leader.add_time(interval)
 
     def _suspend_while_idle(self) -> None:
         """Account for nothing while the run is idle: a notebook may live for days after its training."""
@@ -429,6 +449,7 @@ class TrainingRun:
                 self.ranks.checkpoints(),
                 node_curve=self._follower.curve.sums,
                 time_budget_start=self._leader.limits.budget_start,
+                ledger=self._leader.limits.ledger.snapshot(),
             )
 
     def _incomplete(self) -> list[str]:

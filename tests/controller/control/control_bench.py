@@ -20,12 +20,19 @@ LADDER_W = [300.0, 240.0, 200.0]
 
 
 def limit_control(
-    *, run: str = "r1", plan: PlanConfig | None = None, energy: EnergyConfig | None = None, n_blocks: int = 0
+    *,
+    run: str = "r1",
+    plan: PlanConfig | None = None,
+    energy: EnergyConfig | None = None,
+    n_blocks: int = 0,
+    may_look: bool = True,
 ) -> LimitControl:
     """Return the control of a run that measures each limit for 10 s after 2 s, and then `n_blocks` of 4 s."""
     profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=n_blocks)
     rules = (plan or PlanConfig()).rules_of("resnet50")
-    return LimitControl(job="resnet50", run=run, profiler=profiler, rules=rules, energy=energy or EnergyConfig())
+    return LimitControl(
+        job="resnet50", run=run, profiler=profiler, rules=rules, energy=energy or EnergyConfig(), may_look=may_look
+    )
 
 
 def begin(run: LimitControl, known: PowerProfile | None = None, prior: PowerProfile | None = None) -> LimitControl:
@@ -93,6 +100,7 @@ def train(
         target = choose(run, at_s=begin_s + second)
         targets.append(target)
         seen = interval(0.9 * target.power_limit_w, rate(target.power_limit_w), gaps_s=gaps_s)
+        run.ledger.add(seen, (target.power_limit_w, 0))
         update = run.observe(seen, enforced_power_limit_w=target.power_limit_w)
         if update is not None and update.dropped is not None and dropped is not None:
             dropped.append(update.dropped)

@@ -14,8 +14,10 @@ from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.clock import NS_PER_S
 from controller.control.limit_control import TimeBudgetStart
+from controller.control.run_ledger import LedgerSnapshot, TimeAtLimit
 from controller.runs import checkpoint
 from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
+from policies.profiling.paired_looks import EMPTY_POOL, Pair
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.training import RankStatus
@@ -37,6 +39,19 @@ TOTALS = IterationTotals(
     end_ns=0,
 )
 BUDGET_START = TimeBudgetStart(n_iterations=3.0, active_s=1.0)
+LEDGER = LedgerSnapshot(
+    times=[TimeAtLimit(power_limit_w=200.0, active_s=50.0, energy_j=9e3)],
+    pairs=[
+        Pair(
+            lower_w=200.0,
+            upper_w=300.0,
+            rate=EMPTY_POOL.plus(-0.1, error_ratio=0.002),
+            energy=EMPTY_POOL.plus(-0.2, error_ratio=0.002),
+        )
+    ],
+    active_s=50.0,
+    looked_s=40.0,
+)
 RANKS = {0: RankCheckpoint(pid=4_711, started_at_s=1_700_006_400.25, totals=TOTALS)}
 
 
@@ -207,7 +222,7 @@ async def kept(state_dir: Path, *places: RunIdentity) -> list[Path]:
     """Save checkpoints of runs; return their files."""
     with RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         for place in places:
-            checkpoints.save(place, ACCOUNT, RANKS, time_budget_start=BUDGET_START)
+            checkpoints.save(place, ACCOUNT, RANKS, time_budget_start=BUDGET_START, ledger=LEDGER)
     return sorted((state_dir / "runs").glob("*.json"))
 
 
@@ -217,6 +232,7 @@ async def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
         saved = checkpoints.load(RUN)
     assert saved is not None
     assert (saved.account, saved.ranks, saved.time_budget_start) == (ACCOUNT, RANKS, BUDGET_START)
+    assert saved.ledger == LEDGER
     assert checkpoints.load(RunIdentity(user=KEY.user, job="resnet50", run="run-2", node="node-a")) is None
 
 
@@ -237,12 +253,12 @@ async def test_checkpoints_of_another_boot_too_old_or_from_the_future_are_remove
 async def test_a_checkpoint_without_optional_fields_is_loaded(tmp_path: Path) -> None:
     (path,) = await kept(tmp_path, RUN)
     saved = msgspec.json.decode(path.read_bytes())
-    del saved["time_budget_start"], saved["account"]["signal"]
+    del saved["time_budget_start"], saved["ledger"], saved["account"]["signal"]
     path.write_bytes(msgspec.json.encode(saved))
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         read = checkpoints.load(RUN)
     assert read is not None
-    assert (read.account, read.time_budget_start) == (ACCOUNT, None)
+    assert (read.account, read.time_budget_start, read.ledger) == (ACCOUNT, None, None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b'{"version": 9}', b"[" * 100_000, b"null"])
@@ -261,7 +277,7 @@ def spoilt(saved: dict[str, Any], path: str, value: float | dict[str, float]) ->
     *folders, name = path.split("/")
     place = saved
     for folder in folders:
-        place = place[folder]
+        place = place[int(folder)] if isinstance(place, list) else place[folder]
     place[name] = value
     return msgspec.json.encode(saved)
 
@@ -275,6 +291,11 @@ def spoilt(saved: dict[str, Any], path: str, value: float | dict[str, float]) ->
         ("account/totals/duration_s", -5.0),
         ("time_budget_start/active_s", -5.0),
         ("time_budget_start/n_iterations", 1e30),
+        ("ledger/active_s", -5.0),
+        ("ledger/times/0/energy_j", 1e30),
+        ("ledger/pairs/0/lower_w", 400.0),
+        ("ledger/pairs/0/rate/precision", 0.0),
+        ("ledger/pairs/0/energy/mean_log", 1e3),
         ("ranks/0/totals/end_ns", 1 << 62),
         ("ranks/0/totals/running_s", -5.0),
         ("ranks/0/totals/n_iterations", 1e30),

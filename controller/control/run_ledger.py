@@ -1,0 +1,190 @@
+"""The ledger of one run: for how long each limit was in force, and what the limits are relative to the top one.
+
+`policies.profiling.paired_looks` and `policies.planning.time_ledger` compute; this holds their state, and knows when a
+look is due and under way. Time is active time: no clock, no GPU, no bus.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from controller.accounting.meter_intervals import MeterInterval
+from policies.planning.time_ledger import BaseTime, base_time
+from policies.profiling import Observation, Refinement
+from policies.profiling.curve_model import RatioEstimate, estimate_ratios
+from policies.profiling.paired_looks import LookLengths, Looks, Pair, advance_looks, look_lengths, look_period_s
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
+
+MAX_LIMITS: Final = 128
+"""Time at more limits than that is added to the nearest one."""
+MAX_PAIRS: Final = 512
+LATE_RATIO: Final = 2.0
+LATE_S: Final = 10.0
+"""A look at the top that takes so many times as long as it should, and so much more, is given up until the next one."""
+MAX_CHANGES: Final = 64
+LEAST: Final = 1.0
+"""Of a sum so little may be missing by rounding."""
+MOST: Final = 1e15
+MOST_LOG: Final = 10.0
+"""More watts, seconds or joules, and a larger ratio, than any run comes to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAtLimit:
+    """For how long a limit was in force while the run was active [s], and what its GPUs used meanwhile [J]."""
+
+    power_limit_w: float
+    active_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSnapshot:
+    """A ledger as it stands.
+
+    Attributes:
+        times: the time at each limit.
+        pairs: what was seen in pairs.
+        active_s: the time that was looked at [s].
+        looked_s: when in that time the last look ended [s].
+    """
+
+    times: list[TimeAtLimit] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    active_s: float = 0.0
+    looked_s: float = 0.0
+
+    def check(self) -> None:
+        """Check what was read from a file.
+
+        Raises:
+            ValueError: a number is impossible: ratios would be made of it.
+        """
+        amounts = [x for each in self.times for x in (each.power_limit_w, each.active_s, each.energy_j)]
+        pools = [pool for pair in self.pairs for pool in (pair.rate, pair.energy)]
+        if not all(-LEAST < amount < MOST for amount in (*amounts, self.active_s, self.looked_s)):
+            raise ValueError("an amount of the ledger is impossible")
+        if not all(0 < pool.n < MOST and 0 < pool.precision < MOST and -LEAST < pool.square < MOST for pool in pools):
+            raise ValueError("what was seen in pairs is impossible")
+        if not all(abs(pool.mean_log) < MOST_LOG for pool in pools):
+            raise ValueError("a ratio of two limits is impossible")
+        if not all(0 < pair.lower_w < pair.upper_w < MOST for pair in self.pairs):
+            raise ValueError("limits of pairs must ascend")
+
+
+class RunLedger:
+    """The ledger of a run on the node that leads it.
+
+    Attributes:
+        looks: what was seen in pairs so far.
+        is_looking: whether a look at the top is under way.
+    """
+
+    def __init__(self, before: LedgerSnapshot | None = None) -> None:
+        before = before or LedgerSnapshot()
+        self.looks = Looks(
+            pairs=tuple(before.pairs), n_pairs=sum(pair.rate.n for pair in before.pairs), active_s=before.active_s
+        )
+        self.is_looking = False
+        self._times = {round(each.power_limit_w / LIMIT_TOLERANCE_W): each for each in before.times}
+        self._looked_s = before.looked_s
+        self._look_from_w = self._look_from_s = 0.0
+        self._in_force: deque[tuple[int, float]] = deque(maxlen=MAX_CHANGES)
+        """Since when each of the latest limits was in force [ns], [W]."""
+
+    def snapshot(self) -> LedgerSnapshot:
+        """Return the ledger as it stands."""
+        return LedgerSnapshot(
+            times=list(self._times.values()),
+            pairs=list(self.looks.pairs),
+            active_s=self.looks.active_s,
+            looked_s=self._looked_s,
+        )
+
+    @property
+    def times(self) -> list[TimeAtLimit]:
+        """Return the time at each limit, the lowest first."""
+        return sorted(self._times.values(), key=lambda each: each.power_limit_w)
+
+    def add(self, interval: MeterInterval, in_force: tuple[float, int] | None) -> None:
+        """Add an interval: a pause, or active time at the limit that was in force when it began.
+
+        Args:
+            interval: what the run did.
+            in_force: the limit now [W], and since when [ns]; None where it is not known. Intervals come late: what was
+                before the last change ran at the limit before it.
+        """
+        if in_force is not None and (not self._in_force or self._in_force[-1] != in_force[::-1]):
+            self._in_force.append(in_force[::-1])
+        if not interval.active:
+            self.looks = self.looks.after_pause(interval.duration_s)
+            return
+        limits_w = [limit_w for since_ns, limit_w in self._in_force if since_ns <= interval.begin_ns]
+        if limits_w:
+            self._add_time(
+                limits_w[-1], interval.duration_s - interval.gaps_s, interval.energy_j - interval.gaps_energy_j
+            )
+
+    def observe(self, observation: Observation, refinement: Refinement, *, settle_s: float) -> None:
+        """Let the looks learn from active time at a limit that was in force all through it."""
+        profile = refinement.profile
+        top_w, before = profile.fastest.power_limit_w, self.looks
+        self.looks = advance_looks(
+            before, observation, lengths=_lengths(refinement), scatter=refinement.scatter, settle_s=settle_s
+        )
+        if self.looks.n_pairs > before.n_pairs and self.looks.n_looks(top_w) > before.n_looks(top_w):
+            self._looked_s = self.looks.active_s
+
+    def update_look(self, refinement: Refinement, *, settle_s: float, length_s: float | None) -> None:
+        """Begin a look where one is due and may be had now, or end the one under way.
+
+        Args:
+            refinement: the curve.
+            settle_s: the time after a change of limit that is not counted [s].
+            length_s: how long the run will take in all, where that is known [s].
+        """
+        lengths, looks = _lengths(refinement), self.looks
+        if self.is_looking:
+            is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s
+            is_late = looks.active_s - self._look_from_s > LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
+            if is_done or is_late:
+                self.is_looking, self._looked_s = False, looks.active_s
+            return
+        top_w = refinement.profile.fastest.power_limit_w
+        if not looks.stretches or looks.measured_s < lengths.side_s or len(looks.pairs) >= MAX_PAIRS:
+            return
+        period_s = look_period_s(looks.n_looks(top_w), lengths, age_s=looks.active_s, length_s=length_s)
+        present_w = looks.stretches[-1].power_limit_w
+        if present_w < top_w - LIMIT_TOLERANCE_W and looks.active_s - self._looked_s >= period_s:
+            self.is_looking, self._look_from_w, self._look_from_s = True, present_w, looks.active_s
+
+    def ratios(self, profile: PowerProfile) -> RatioEstimate:
+        """Return what each limit that was in force is relative to the top of a curve, the lowest first."""
+        limits_w = [each.power_limit_w for each in self.times] or [profile.fastest.power_limit_w]
+        return estimate_ratios(profile, self.looks, limits_w)
+
+    def base(self, profile: PowerProfile, *, active_s: float) -> BaseTime:
+        """Return how long the work of so much active time would have taken at the top of a curve."""
+        times = self.times
+        if not times:
+            return BaseTime(base_s=active_s, error_ratio=0.0)
+        estimate = self.ratios(profile)
+        return base_time(
+            [each.active_s for each in times], estimate.ratios, estimate.rate_covariance, active_s=active_s
+        )
+
+    def _add_time(self, power_limit_w: float, active_s: float, energy_j: float) -> None:
+        key = round(power_limit_w / LIMIT_TOLERANCE_W)
+        if key not in self._times and len(self._times) >= MAX_LIMITS:
+            key = min(self._times, key=lambda known: abs(known - key))
+        known = self._times.get(key) or TimeAtLimit(power_limit_w=power_limit_w, active_s=0.0, energy_j=0.0)
+        self._times[key] = TimeAtLimit(
+            power_limit_w=known.power_limit_w,
+            active_s=known.active_s + active_s,
+            energy_j=known.energy_j + energy_j,
+        )
+
+
+def _lengths(refinement: Refinement) -> LookLengths:
+    iteration_time_s = 1 / refinement.profile.fastest.iterations_per_s
+    return look_lengths(refinement.scatter, iteration_time_s=iteration_time_s)

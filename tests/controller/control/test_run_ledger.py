@@ -1,0 +1,158 @@
+"""Tests of the ledger of a run: time at each limit, looks that come and end, and what a restart keeps."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.control.curve_learning import Planned
+from controller.control.limit_control import LimitControl
+from controller.control.run_ledger import MAX_LIMITS, RunLedger
+from controller.ports import Target
+from policies.planning import Progress
+from tests.controller.control.control_bench import FULL, begin, choose, interval, limit_control, rate_per_s, train
+from tests.controller.messages import ns
+from tests.fakes import MIDNIGHT_S
+
+ACTIVE = interval(200.0, 4.0)
+PAUSE = replace(ACTIVE, active=False, n_iterations=0.0)
+
+
+def looks_in(targets: list[Target]) -> list[int]:
+    """Return in which seconds looks begin."""
+    is_look = [target.reason == "refining" and target.power_limit_w == 300.0 for target in targets]
+    return [second for second in range(1, len(is_look)) if is_look[second] and not is_look[second - 1]]
+
+
+def planned() -> LimitControl:
+    """Return a run whose first pass is done, and which explores nothing."""
+    run = begin(limit_control())
+    train(run, 60)
+    assert isinstance(run.state, Planned)
+    return run
+
+
+def base_s(run: LimitControl, active_s: float = 100.0) -> float:
+    """Return how long the work of so much time would have taken at the highest limit."""
+    assert isinstance(run.state, Planned)
+    return run.ledger.base(run.state.refinement.profile, active_s=active_s).base_s
+
+
+def test_time_is_added_at_the_limit_that_was_in_force_then() -> None:
+    """Intervals come late: what began before the last change ran at the limit before it."""
+    ledger = RunLedger()
+    ledger.add(ACTIVE, (300.0, 0))
+    early, late = (replace(ACTIVE, begin_ns=ns(at_s), end_ns=ns(at_s + 1.0)) for at_s in (8.0, 12.0))
+    for each in (early, late):
+        ledger.add(each, (200.0, ns(10.0)))
+    assert [(each.power_limit_w, each.active_s) for each in ledger.times] == [(200.0, 1.0), (300.0, 2.0)]
+    assert ledger.times[0].energy_j == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize(("seen", "in_force"), [(PAUSE, (300.0, 0)), (ACTIVE, None), (ACTIVE, (300.0, ns(5.0)))])
+def test_pauses_and_unknown_limits_have_no_time(seen: object, in_force: tuple[float, int] | None) -> None:
+    ledger = RunLedger()
+    ledger.add(seen, in_force)  # type: ignore[arg-type]
+    assert ledger.times == []
+
+
+def test_gaps_between_iterations_are_no_time_of_a_limit() -> None:
+    ledger = RunLedger()
+    ledger.add(interval(200.0, 4.0, gaps_s=0.4), (300.0, 0))
+    assert ledger.times[0].active_s == pytest.approx(0.6)
+    assert ledger.times[0].energy_j == pytest.approx(0.6 * 200.0)
+
+
+def test_the_limits_of_a_ledger_are_bounded() -> None:
+    ledger = RunLedger()
+    for number in range(2 * MAX_LIMITS):
+        ledger.add(ACTIVE, (100.0 + 2 * number, 0))
+    assert len(ledger.times) == MAX_LIMITS
+    assert sum(each.active_s for each in ledger.times) == pytest.approx(2 * MAX_LIMITS)
+
+
+def test_looks_come_two_minutes_apart_and_then_each_half_hour() -> None:
+    run = planned()
+    begins = looks_in(train(run, 10_000, begin_s=60))
+    gaps = [after - before for before, after in pairwise(begins)]
+    assert all(120 <= gap <= 200 for gap in gaps[:7])
+    assert all(1_790 <= gap <= 1_900 for gap in gaps[8:])
+    assert len(begins) > 10
+
+
+def test_a_look_takes_some_seconds_and_the_plan_goes_on() -> None:
+    run = planned()
+    targets = train(run, 1_000, begin_s=60)
+    first = looks_in(targets)[0]
+    until = next(second for second in range(first, 1_000) if targets[second].reason != "refining")
+    assert 10 <= until - first <= 16
+    assert targets[until].power_limit_w == targets[first - 1].power_limit_w
+    assert run.ledger.looks.n_looks(300.0) > 3
+
+
+def test_without_looks_there_are_none() -> None:
+    run = begin(limit_control(may_look=False))
+    assert looks_in(train(run, 1_000)) == []
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.floats(0.8, 1.25))
+def test_a_job_that_changes_as_a_whole_changes_nothing_in_the_ledger(factor: float) -> None:
+    """Slowly, so that its curve is not dropped."""
+    bases = []
+    for final in (1.0, factor):
+        run = planned()
+        for part in range(40):
+            level = final ** (part / 40)
+            train(run, 50, begin_s=60 + 50 * part, rate=lambda limit_w, level=level: level * rate_per_s(limit_w))
+        active_s = sum(each.active_s for each in run.ledger.times)
+        true_s = sum(each.active_s * rate_per_s(each.power_limit_w) / rate_per_s(300.0) for each in run.ledger.times)
+        bases.append(base_s(run, active_s) / true_s)
+    assert bases == pytest.approx([1.0, 1.0], abs=0.002)
+
+
+def test_the_plan_gets_the_time_at_the_highest_limit_and_its_error() -> None:
+    run = planned()
+    assert isinstance(run.state, Planned)
+    before = run.ledger.base(run.state.refinement.profile, active_s=60.0).error_ratio
+    train(run, 1_500, begin_s=60)
+    after = run.ledger.base(run.state.refinement.profile, active_s=1_560.0)
+    assert 0 < after.error_ratio < 0.005
+    assert after.base_s < 1_560.0
+    assert before >= 0.0
+
+
+def test_a_look_that_does_not_come_in_force_is_given_up() -> None:
+    """Another process may have fixed the limit: what is asked for does not happen."""
+    run = planned()
+    at_s = 60
+    while not run.ledger.is_looking:
+        train(run, 1, begin_s=at_s)
+        at_s += 1
+    for second in range(60):
+        choose(run, at_s=at_s + second)
+        run.observe(interval(180.0, rate_per_s(200.0)), enforced_power_limit_w=200.0)
+    assert not run.ledger.is_looking
+
+
+def test_a_dropped_curve_has_a_new_ledger() -> None:
+    run = planned()
+    train(run, 1_000, begin_s=60)
+    assert run.ledger.looks.n_pairs
+    run.restart_time_budget()
+    choose(run, at_s=1_100, progress=Progress(n_iterations=4_000.0, active_s=1_060.0, started_at_s=MIDNIGHT_S))
+    assert (run.ledger.looks.n_pairs, run.ledger.times) == (0, [])
+
+
+def test_a_ledger_is_resumed_as_it_was() -> None:
+    run = planned()
+    train(run, 2_000, begin_s=60)
+    before, snapshot = base_s(run), run.ledger.snapshot()
+    other = begin(limit_control(), FULL)
+    assert isinstance(run.state, Planned)
+    other.ledger = RunLedger(snapshot)
+    assert other.ledger.base(run.state.refinement.profile, active_s=100.0).base_s == pytest.approx(before)
+    assert other.ledger.snapshot() == snapshot
+    assert other.ledger.looks.n_pairs == run.ledger.looks.n_pairs
