@@ -230,7 +230,7 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
-        if self._may_look and not self.is_exploring:
+        if self._may_look and self._rules.objective == "slowdown" and not self.is_exploring:
             settle_s = self._look_settle_s
             self.ledger.update_look(self.state.refinement, settle_s=settle_s, length_s=self._length_s)
         return self._plan.current(now_s, self._trial_block(self.state))

@@ -21,6 +21,9 @@ MAX_PAIRS: Final = 512
 LATE_RATIO: Final = 2.0
 LATE_S: Final = 10.0
 """A look at the top that takes so many times as long as it should, and so much more, is given up until the next one."""
+NEW_TOP_S: Final = 600.0
+"""A look that finds the run at a higher limit than any so far, as when a power brake has gone, lasts until that is on the
+curve, or for so long."""
 MAX_CHANGES: Final = 64
 LEAST: Final = 1.0
 """Of a sum so little may be missing by rounding."""
@@ -143,14 +146,14 @@ class RunLedger:
             settle_s: the time after a change of limit that is not counted [s].
             length_s: how long the run will take in all, where that is known [s].
         """
-        lengths, looks = _lengths(refinement), self.looks
+        lengths, looks, top_w = _lengths(refinement), self.looks, refinement.profile.fastest.power_limit_w
         if self.is_looking:
-            is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s
-            is_late = looks.active_s - self._look_from_s > LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
-            if is_done or is_late:
+            is_new = bool(looks.stretches) and looks.stretches[-1].power_limit_w > top_w + LIMIT_TOLERANCE_W
+            is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s and not is_new
+            late_s = NEW_TOP_S if is_new else LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
+            if is_done or looks.active_s - self._look_from_s > late_s:
                 self.is_looking, self._looked_s = False, looks.active_s
             return
-        top_w = refinement.profile.fastest.power_limit_w
         if not looks.stretches or looks.measured_s < lengths.side_s or len(looks.pairs) >= MAX_PAIRS:
             return
         period_s = look_period_s(looks.n_looks(top_w), lengths, age_s=looks.active_s, length_s=length_s)

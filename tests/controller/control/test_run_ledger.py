@@ -1,6 +1,7 @@
 """Tests of the ledger of a run: time at each limit, looks that come and end, and what a restart keeps."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -32,6 +33,11 @@ def planned() -> LimitControl:
     train(run, 60)
     assert isinstance(run.state, Planned)
     return run
+
+
+def scaled_per_s(limit_w: float, *, level: float) -> float:
+    """Return the rate of a job that is as a whole so many times as fast."""
+    return level * rate_per_s(limit_w)
 
 
 def base_s(run: LimitControl, active_s: float = 100.0) -> float:
@@ -106,7 +112,7 @@ def test_a_job_that_changes_as_a_whole_changes_nothing_in_the_ledger(factor: flo
         run = planned()
         for part in range(40):
             level = final ** (part / 40)
-            train(run, 50, begin_s=60 + 50 * part, rate=lambda limit_w, level=level: level * rate_per_s(limit_w))
+            train(run, 50, begin_s=60 + 50 * part, rate=partial(scaled_per_s, level=level))
         active_s = sum(each.active_s for each in run.ledger.times)
         true_s = sum(each.active_s * rate_per_s(each.power_limit_w) / rate_per_s(300.0) for each in run.ledger.times)
         bases.append(base_s(run, active_s) / true_s)

@@ -275,7 +275,7 @@ async def test_an_unreadable_checkpoint_is_ignored_and_logged(
 def spoilt(saved: dict[str, Any], path: str, value: float | dict[str, float]) -> bytes:
     """Return the file of a saved with one thing in it changed; `/` leads into it."""
     *folders, name = path.split("/")
-    place = saved
+    place: Any = saved
     for folder in folders:
         place = place[int(folder)] if isinstance(place, list) else place[folder]
     place[name] = value
