@@ -22,8 +22,8 @@ LATE_RATIO: Final = 2.0
 LATE_S: Final = 10.0
 """A look at the top that takes so many times as long as it should, and so much more, is given up until the next one."""
 NEW_TOP_S: Final = 600.0
-"""A look that finds the run at a higher limit than any so far, as when a power brake has gone, lasts until that is on the
-curve, or for so long."""
+"""A look that finds the run at a higher limit than any so far, as when a power brake has gone, lasts until that is on
+the curve, or for so long."""
 MAX_CHANGES: Final = 64
 LEAST: Final = 1.0
 """Of a sum so little may be missing by rounding."""
