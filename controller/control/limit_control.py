@@ -199,7 +199,8 @@ class LimitControl:
             return None
         if isinstance(self.state, Planned):
             seen = observation_of(interval, enforced_power_limit_w=enforced_power_limit_w)
-            self.ledger.observe(seen, self.state.refinement, settle_s=self._look_settle_s)
+            state = self.state
+            self.ledger.observe(seen, state.refinement, state.settings, settle_s=self._look_settle_s)
         update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
         self.state = update.state
         if self._rhythm.standing == "unknown":  # what is measured holds once it is known what an iteration is
@@ -231,8 +232,8 @@ class LimitControl:
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
         if self._may_look and self._rules.objective == "slowdown" and not self.is_exploring:
-            settle_s = self._look_settle_s
-            self.ledger.update_look(self.state.refinement, settle_s=settle_s, length_s=self._length_s)
+            state, settle_s = self.state, self._look_settle_s
+            self.ledger.update_look(state.refinement, state.settings, settle_s=settle_s, length_s=self._length_s)
         return self._plan.current(now_s, self._trial_block(self.state))
 
     def choose(self, inputs: PlanInputs) -> Target | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
 from policies.planning.time_ledger import BaseTime, base_time
-from policies.profiling import Observation, Refinement
+from policies.profiling import Observation, ProfilerSettings, Refinement
 from policies.profiling.curve_model import RatioEstimate, estimate_ratios
 from policies.profiling.paired_looks import LookLengths, Looks, Pair, advance_looks, look_lengths, look_period_s
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
@@ -21,9 +21,6 @@ MAX_PAIRS: Final = 512
 LATE_RATIO: Final = 2.0
 LATE_S: Final = 10.0
 """A look at the top that takes so many times as long as it should, and so much more, is given up until the next one."""
-NEW_TOP_S: Final = 600.0
-"""A look that finds the run at a higher limit than any so far, as when a power brake has gone, lasts until that is on
-the curve, or for so long."""
 MAX_CHANGES: Final = 64
 LEAST: Final = 1.0
 """Of a sum so little may be missing by rounding."""
@@ -128,30 +125,34 @@ class RunLedger:
                 limits_w[-1], interval.duration_s - interval.gaps_s, interval.energy_j - interval.gaps_energy_j
             )
 
-    def observe(self, observation: Observation, refinement: Refinement, *, settle_s: float) -> None:
+    def observe(
+        self, observation: Observation, refinement: Refinement, settings: ProfilerSettings, *, settle_s: float
+    ) -> None:
         """Let the looks learn from active time at a limit that was in force all through it."""
         profile = refinement.profile
         top_w, before = profile.fastest.power_limit_w, self.looks
         self.looks = advance_looks(
-            before, observation, lengths=_lengths(refinement), scatter=refinement.scatter, settle_s=settle_s
+            before, observation, lengths=_lengths(refinement, settings), scatter=refinement.scatter, settle_s=settle_s
         )
         if self.looks.n_pairs > before.n_pairs and self.looks.n_looks(top_w) > before.n_looks(top_w):
             self._looked_s = self.looks.active_s
 
-    def update_look(self, refinement: Refinement, *, settle_s: float, length_s: float | None) -> None:
+    def update_look(
+        self, refinement: Refinement, settings: ProfilerSettings, *, settle_s: float, length_s: float | None
+    ) -> None:
         """Begin a look where one is due and may be had now, or end the one under way.
 
         Args:
             refinement: the curve.
+            settings: those of the profiler.
             settle_s: the time after a change of limit that is not counted [s].
             length_s: how long the run will take in all, where that is known [s].
         """
-        lengths, looks, top_w = _lengths(refinement), self.looks, refinement.profile.fastest.power_limit_w
+        lengths, looks, top_w = _lengths(refinement, settings), self.looks, refinement.profile.fastest.power_limit_w
         if self.is_looking:
-            is_new = bool(looks.stretches) and looks.stretches[-1].power_limit_w > top_w + LIMIT_TOLERANCE_W
-            is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s and not is_new
-            late_s = NEW_TOP_S if is_new else LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
-            if is_done or looks.active_s - self._look_from_s > late_s:
+            is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s
+            is_late = looks.active_s - self._look_from_s > LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
+            if is_done or is_late:
                 self.is_looking, self._looked_s = False, looks.active_s
             return
         if not looks.stretches or looks.measured_s < lengths.side_s or len(looks.pairs) >= MAX_PAIRS:
@@ -188,6 +189,8 @@ class RunLedger:
         )
 
 
-def _lengths(refinement: Refinement) -> LookLengths:
+def _lengths(refinement: Refinement, settings: ProfilerSettings) -> LookLengths:
+    """Return how long looks are: as long as the profiler measures at least, since a brake that has gone shows there."""
     iteration_time_s = 1 / refinement.profile.fastest.iterations_per_s
-    return look_lengths(refinement.scatter, iteration_time_s=iteration_time_s)
+    lengths = look_lengths(refinement.scatter, iteration_time_s=iteration_time_s)
+    return LookLengths(top_s=max(lengths.top_s, settings.window_s, settings.block_s))
