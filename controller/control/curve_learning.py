@@ -19,7 +19,7 @@ import numpy as np
 from controller.accounting.meter_intervals import MeterInterval
 from policies import profiling
 from policies.profiling import Observation, ProfilerSettings, Refinement, posterior_curve, sampled_curve
-from policies.profiling.drift import Drift, has_drifted, update_drift
+from policies.profiling.drift import Drift, has_drifted, has_rested, update_drift
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
 from policies.profiling.rhythm import Fault
 from policies.profiling.sweep import has_risen
@@ -93,6 +93,16 @@ class Planned:
     def is_exploring(self) -> bool:
         """Return whether the plan should still try out what may be best."""
         return profiling.is_exploring(self.settings, self.refinement)
+
+    @property
+    def rest_after_s(self) -> float:
+        """Return for how long a sweep the job rests [s]: one without a steady rate is left in peace longer and longer."""
+        return self.sweep_s * 2.0 ** min(self.n_drifts, MAX_DOUBLINGS)
+
+    @property
+    def settles_doubt(self) -> bool:
+        """Return whether drift is suspected, and will show or not: the job has rested long enough since its sweep."""
+        return self.drift.is_suspected and has_rested(self.drift, sweep_s=self.rest_after_s)
 
     def has_settled_at(self, power_limit_w: float) -> bool:
         """Return whether the limit is that of the measurement under way, and has been for long enough."""
@@ -238,10 +248,11 @@ def _refine(state: Planned, observation: Observation) -> CurveUpdate:
     settings, drift, before = state.settings, state.drift, state.refinement
     if state.has_settled_at(observation.power_limit_w):
         drift = update_drift(drift, observation, profile=state.settled, window_s=settings.block_s)
-        # A job without a steady rate is left in peace for longer and longer.
-        if has_drifted(drift, sweep_s=state.sweep_s * 2 ** min(state.n_drifts, MAX_DOUBLINGS)):
+        if has_drifted(drift, sweep_s=state.rest_after_s):
             anew = Profiling(settings=settings, sweep=profiling.begin(settings), n_drifts=state.n_drifts + 1)
             return CurveUpdate(state=_after_sweep(anew, Drift()), dropped=with_stalls(state.settled))
+    else:
+        drift = replace(drift, rested_s=drift.rested_s + observation.active_s)
     refinement = profiling.refine(settings, before, observation)
     if refinement.n_blocks == before.n_blocks:
         return CurveUpdate(state=replace(state, drift=drift, refinement=refinement))

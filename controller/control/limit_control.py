@@ -232,8 +232,7 @@ class LimitControl:
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
         if self._may_look and self._rules.objective == "slowdown" and not self.is_exploring:
-            state, settle_s = self.state, self._look_settle_s
-            self.ledger.update_look(state.refinement, state.settings, settle_s=settle_s, length_s=self._length_s)
+            self._update_look(self.state)
         return self._plan.current(now_s, self._trial_block(self.state))
 
     def choose(self, inputs: PlanInputs) -> Target | None:
@@ -289,9 +288,23 @@ class LimitControl:
     def is_exploring(self) -> bool:
         """Return whether the plan tries out what may be best.
 
-        In doubt nothing is learnt, so that a trial would last for as long as the doubt.
+        In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may, if
+        the doubt has an end: that costs no time, and a power brake that has gone shows nowhere else.
         """
-        return isinstance(self.state, Planned) and self.state.is_exploring and not self.state.drift.is_suspected
+        if not isinstance(self.state, Planned) or not self.state.is_exploring:
+            return False
+        return not self.state.drift.is_suspected or self._settles_doubt(self.state)
+
+    def _settles_doubt(self, state: Planned) -> bool:
+        """Return whether the highest limit is tried out until it is clear whether the job is another one there."""
+        return state.settles_doubt and self._plan is not None and self._plan.is_trying_the_highest
+
+    def _update_look(self, state: Planned) -> None:
+        """Begin or end a look; in doubt none begins, and one that has begun may show what the doubt is about."""
+        if self._settles_doubt(state) or (state.drift.is_suspected and not self.ledger.is_looking):
+            return
+        settle_s = self._look_settle_s
+        self.ledger.update_look(state.refinement, state.settings, settle_s=settle_s, length_s=self._length_s)
 
     @property
     def _look_settle_s(self) -> float:

@@ -88,6 +88,11 @@ class PlannedTarget:
         """Return whether a limit is being tried out."""
         return self._trial is not None
 
+    @property
+    def is_trying_the_highest(self) -> bool:
+        """Return whether the highest limit is being tried out, or looked at."""
+        return self._trial is not None and self._trial.target.power_limit_w >= self._bounds_w[1]
+
     def current(self, now_s: float, n_block: int | None) -> Target | None:
         """Return the target that still holds, or None where one is to be chosen.
 

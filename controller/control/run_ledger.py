@@ -12,7 +12,15 @@ from controller.accounting.meter_intervals import MeterInterval
 from policies.planning.time_ledger import BaseTime, base_time
 from policies.profiling import Observation, ProfilerSettings, Refinement
 from policies.profiling.curve_model import RatioEstimate, estimate_ratios
-from policies.profiling.paired_looks import LookLengths, Looks, Pair, advance_looks, look_lengths, look_period_s
+from policies.profiling.paired_looks import (
+    DENSE_LOOKS,
+    LookLengths,
+    Looks,
+    Pair,
+    advance_looks,
+    look_lengths,
+    look_period_s,
+)
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 MAX_LIMITS: Final = 128
@@ -89,6 +97,8 @@ class RunLedger:
         self._times = {round(each.power_limit_w / LIMIT_TOLERANCE_W): each for each in before.times}
         self._looked_s = before.looked_s
         self._look_from_w = self._look_from_s = 0.0
+        self._has_missed = False
+        """Whether the last look saw nothing of the top: a power brake is on, or somebody else has fixed the limit."""
         self._in_force: deque[tuple[int, float]] = deque(maxlen=MAX_CHANGES)
         """Since when each of the latest limits was in force [ns], [W]."""
 
@@ -154,10 +164,12 @@ class RunLedger:
             is_late = looks.active_s - self._look_from_s > LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
             if is_done or is_late:
                 self.is_looking, self._looked_s = False, looks.active_s
+                self._has_missed = not looks.is_at(top_w)
             return
         if not looks.stretches or looks.measured_s < lengths.side_s or len(looks.pairs) >= MAX_PAIRS:
             return
-        period_s = look_period_s(looks.n_looks(top_w), lengths, age_s=looks.active_s, length_s=length_s)
+        n_looks = max(looks.n_looks(top_w), DENSE_LOOKS if self._has_missed else 0)
+        period_s = look_period_s(n_looks, lengths, age_s=looks.active_s, length_s=length_s)
         present_w = looks.stretches[-1].power_limit_w
         if present_w < top_w - LIMIT_TOLERANCE_W and looks.active_s - self._looked_s >= period_s:
             self.is_looking, self._look_from_w, self._look_from_s = True, present_w, looks.active_s

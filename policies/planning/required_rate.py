@@ -56,7 +56,8 @@ class RequiredRate:
         wanted_per_s: the lowest and the highest mean rate that the dispatch may have now, within those two [1/s].
         pace_per_s: by how much the least work that must be done by a time within the period grows [1/s].
         is_infeasible: whether no limit is fast (or cheap) enough.
-        is_late: whether the bound is broken as of now.
+        catch_up_per_s: the rate that makes up for what is overdrawn of the bound itself, whatever is kept in reserve
+            [1/s]; 0 where nothing is.
     """
 
     mean_per_s: float
@@ -67,15 +68,15 @@ class RequiredRate:
     wanted_per_s: tuple[float, float] = (0.0, math.inf)
     pace_per_s: float = math.inf
     is_infeasible: bool = False
-    is_late: bool = False
+    catch_up_per_s: float = 0.0
 
 
 def rate_for_slowdown(
     profile: PowerProfile, objective: SlowdownObjective, progress: Progress, *, period_s: float
 ) -> RequiredRate:
     """Return what a bound on the slowdown, against the rate at the highest limit, requires."""
-    highest_per_s = profile.fastest.iterations_per_s
-    allowed_ratio = max(objective.max_slowdown - _reserve_ratio(profile.fastest, objective, progress), 1.0)
+    highest_per_s, bound_ratio = profile.fastest.iterations_per_s, objective.max_slowdown
+    allowed_ratio = max(bound_ratio - _reserve_ratio(profile.fastest, objective, progress), 1.0)
     base_s = progress.n_iterations / highest_per_s if progress.base_s is None else progress.base_s
     left = progress.left_iterations
     if left is not None:
@@ -84,10 +85,19 @@ def rate_for_slowdown(
         left_base_s = left * base_s / progress.n_iterations if is_begun else left / highest_per_s
         left_s = allowed_ratio * (base_s + left_base_s) - progress.active_s
         detail = f"{left:,.0f} iterations left in {_hours(left_s)}"
-        return _within(highest_per_s, left_base_s * highest_per_s, left_s, period_s, detail)
-    return _up_to_the_checkpoint(
-        highest_per_s, allowed_ratio, min(base_s, progress.active_s), progress.active_s, period_s
-    )
+        required = _within(highest_per_s, left_base_s * highest_per_s, left_s, period_s, detail)
+    else:
+        base_s = min(base_s, progress.active_s)
+        required = _up_to_the_checkpoint(highest_per_s, allowed_ratio, base_s, progress.active_s, period_s)
+        left_base_s = _checkpoint_s(bound_ratio, base_s, progress.active_s, period_s) - base_s
+    # What the reserve alone forbids is no failure: the bound may well be kept.
+    rest_s = bound_ratio * (base_s + left_base_s) - progress.active_s
+    required = replace(required, is_infeasible=rest_s < left_base_s * (2 - ROUNDING_FACTOR))
+    most = bound_ratio + _half_width(bound_ratio)
+    late_s = progress.active_s - most * base_s
+    if left is not None or late_s <= progress.active_s * (ROUNDING_FACTOR - 1):
+        return required
+    return replace(required, catch_up_per_s=highest_per_s / most * (1 + late_s / SETTLE_S))
 
 
 def _up_to_the_checkpoint(
@@ -102,12 +112,10 @@ def _up_to_the_checkpoint(
     and A = S·B at the checkpoint. What is outside the corridor is settled at a rate of 1/SETTLE_S, or faster where the
     checkpoint is near. No limit is faster than the reference, so B is at most A; the caller sees to it.
     """
-    checkpoint_s = CHECKPOINT_S * (math.floor((base_s + period_s) / CHECKPOINT_S) + 1)
-    if allowed_ratio * checkpoint_s - active_s < (checkpoint_s - base_s) * (2 - ROUNDING_FACTOR):
-        checkpoint_s += CHECKPOINT_S  # too near for what is overdrawn, which the corridor may well allow
+    checkpoint_s = _checkpoint_s(allowed_ratio, base_s, active_s, period_s)
     left_s = allowed_ratio * checkpoint_s - active_s
     required = _within(highest_per_s, (checkpoint_s - base_s) * highest_per_s, left_s, period_s, "")
-    half_width = min(CORRIDOR, CORRIDOR_SHARE * (allowed_ratio - 1))
+    half_width = _half_width(allowed_ratio)
     most, least = allowed_ratio + half_width, allowed_ratio - half_width
     late_s, early_s = max(active_s - most * base_s, 0.0), max(least * base_s - active_s, 0.0)
     slow_per_s, spare = highest_per_s / most * (1 + late_s / SETTLE_S), max(base_s - active_s / most, 0.0)
@@ -119,9 +127,23 @@ def _up_to_the_checkpoint(
         maximum_now_per_s=fast_per_s + room * at_once,
         wanted_per_s=(slow_per_s - spare * gently, fast_per_s + room * gently),
         pace_per_s=slow_per_s,
-        is_late=late_s > active_s * (ROUNDING_FACTOR - 1),
         detail=f"time budget {allowed_ratio * base_s - active_s:+.0f} s, to be even in {_hours(left_s)}",
     )
+
+
+def _checkpoint_s(allowed_ratio: float, base_s: float, active_s: float, period_s: float) -> float:
+    """Return after how much work the time is to be even again [s]: a day's, or two where one is too near.
+
+    It may be, for what is overdrawn, even if the corridor allows that.
+    """
+    checkpoint_s = CHECKPOINT_S * (math.floor((base_s + period_s) / CHECKPOINT_S) + 1)
+    is_near = allowed_ratio * checkpoint_s - active_s < (checkpoint_s - base_s) * (2 - ROUNDING_FACTOR)
+    return checkpoint_s + CHECKPOINT_S if is_near else checkpoint_s
+
+
+def _half_width(allowed_ratio: float) -> float:
+    """Return half the width of the corridor."""
+    return min(CORRIDOR, CORRIDOR_SHARE * (allowed_ratio - 1))
 
 
 def rate_for_deadline(

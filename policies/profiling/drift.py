@@ -145,10 +145,15 @@ def update_drift(drift: Drift, observation: Observation, *, profile: PowerProfil
     return _with_window(drift, window, posterior_curve(profile))
 
 
+def has_rested(drift: Drift, *, sweep_s: float) -> bool:
+    """Return whether the job has rested long enough after a first sweep of `sweep_s` to be profiled again [s]."""
+    return drift.rested_s >= REST_RATIO * sweep_s
+
+
 def has_drifted(drift: Drift, *, sweep_s: float) -> bool:
     """Return whether the job has left its curve, and has rested long enough after a first sweep of `sweep_s` [s]."""
     has_alarmed = max(drift.rate.greater_ratio, drift.power.greater_ratio) >= BOUND_DEVIATIONS
-    return has_alarmed and drift.rested_s >= REST_RATIO * sweep_s
+    return has_alarmed and has_rested(drift, sweep_s=sweep_s)
 
 
 def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
