@@ -96,7 +96,7 @@ class Planned:
 
     @property
     def rest_after_s(self) -> float:
-        """Return for how long a sweep the job rests [s]: one without a steady rate is left in peace longer and longer."""
+        """Return for how long a sweep the job rests [s]: one without a steady rate longer each time."""
         return self.sweep_s * 2.0 ** min(self.n_drifts, MAX_DOUBLINGS)
 
     @property

@@ -166,7 +166,8 @@ class RunLedger:
                 self.is_looking, self._looked_s = False, looks.active_s
                 self._has_missed = not looks.is_at(top_w)
             return
-        if not looks.stretches or looks.measured_s < lengths.side_s or len(looks.pairs) >= MAX_PAIRS:
+        is_busy = looks.paused_s > 0 or looks.measured_s < lengths.side_s
+        if is_busy or not looks.stretches or len(looks.pairs) >= MAX_PAIRS:
             return
         n_looks = max(looks.n_looks(top_w), DENSE_LOOKS if self._has_missed else 0)
         period_s = look_period_s(n_looks, lengths, age_s=looks.active_s, length_s=length_s)

@@ -171,7 +171,7 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
     held, detail = None, _detail(schedule, required, rate_per_s)
     if required.is_infeasible:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
-    elif min(required.catch_up_per_s, rate_per_s) > schedule.rate_per_s * (1 + ROUNDING_RATIO):
+    elif required.catch_up_per_s > schedule.rate_per_s * (1 + ROUNDING_RATIO):
         reason = "behind_schedule"
     else:
         reason = f"{name}_{'static' if merit_order.outlook.is_flat else 'signal'}"

@@ -1,14 +1,16 @@
 """Tests of the ledger of a run: time at each limit, looks that come and end, and what a restart keeps."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.control.curve_learning import Planned
+from controller.config import PlanConfig
+from controller.control.curve_learning import Planned, observation_of
 from controller.control.limit_control import LimitControl
 from controller.control.run_ledger import MAX_LIMITS, RunLedger
 from controller.ports import Target
@@ -38,6 +40,28 @@ def planned() -> LimitControl:
 def scaled_per_s(limit_w: float, *, level: float) -> float:
     """Return the rate of a job that is as a whole so many times as fast."""
     return level * rate_per_s(limit_w)
+
+
+@dataclass
+class PowerBrake:
+    """A GPU whose power brake holds it below what is asked for.
+
+    Attributes:
+        limit_w: what it is held at [W].
+    """
+
+    limit_w: float
+
+    def train(self, run: LimitControl, duration_s: int, *, begin_s: int) -> list[Target]:
+        """Train second by second at what is asked for, but no faster than the brake allows."""
+        targets = []
+        for second in range(begin_s, begin_s + duration_s):
+            targets.append(choose(run, at_s=second))
+            enforced_w = min(targets[-1].power_limit_w, self.limit_w)
+            seen = interval(0.9 * enforced_w, rate_per_s(enforced_w))
+            run.ledger.add(seen, (enforced_w, 0))
+            run.observe(seen, enforced_power_limit_w=enforced_w)
+        return targets
 
 
 def base_s(run: LimitControl, active_s: float = 100.0) -> float:
@@ -96,6 +120,78 @@ def test_a_look_takes_some_seconds_and_the_plan_goes_on() -> None:
     assert 10 <= until - first <= 16
     assert targets[until].power_limit_w == targets[first - 1].power_limit_w
     assert run.ledger.looks.n_looks(300.0) > 3
+
+
+def look_begun(run: LimitControl) -> int:
+    """Train until a look begins; return the time [s]."""
+    for second in range(60, 1_000):
+        train(run, 1, begin_s=second)
+        if run.ledger.is_looking:
+            return second + 1
+    raise AssertionError("there is no look")
+
+
+def test_a_look_that_shows_another_job_lasts_until_that_is_settled() -> None:
+    """A power brake that has gone shows at the highest limit alone: back at the plan, the doubt would be forgotten."""
+    run = begin(limit_control())
+    braked = PowerBrake(limit_w=240.0)
+    braked.train(run, 1_200, begin_s=0)
+    assert isinstance(run.state, Planned)
+    assert run.state.refinement.profile.fastest.power_limit_w == 240.0
+    braked.limit_w = 300.0
+    at_s = 1_200
+    while isinstance(run.state, Planned):
+        braked.train(run, 1, begin_s=at_s)
+        at_s += 1
+        assert at_s < 4_000, "the curve is dropped"
+    braked.train(run, 100, begin_s=at_s)
+    assert isinstance(run.state, Planned)
+    assert run.state.refinement.profile.fastest.power_limit_w == 300.0
+
+
+def test_behind_a_power_brake_the_top_is_not_looked_for_every_two_minutes() -> None:
+    run = planned()
+    braked = PowerBrake(limit_w=250.0)
+    begins = looks_in(braked.train(run, 7_200, begin_s=60))
+    assert 1 <= len(begins) <= 5
+    assert run.ledger.looks.n_looks(300.0) == 0
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_no_look_begins_in_a_pause(is_paused: bool) -> None:
+    run = begin(limit_control(), FULL)
+    assert isinstance(run.state, Planned)
+    ledger, refinement, profiler = run.ledger, run.state.refinement, run.state.settings
+    seen = observation_of(interval(180.0, rate_per_s(200.0)), enforced_power_limit_w=200.0)
+    for _ in range(300):
+        ledger.observe(seen, refinement, profiler, settle_s=2.0)
+    if is_paused:
+        ledger.add(PAUSE, None)
+    ledger.update_look(refinement, profiler, settle_s=2.0, length_s=None)
+    assert ledger.is_looking is not is_paused
+
+
+def test_in_doubt_no_look_begins() -> None:
+    run = planned()
+    begun_s = look_begun(run)
+    train(run, 60, begin_s=begun_s)
+    assert not run.ledger.is_looking
+    slow = partial(scaled_per_s, level=0.8)
+    for second in range(begun_s + 60, begun_s + 1_000):
+        train(run, 1, begin_s=second, rate=slow)
+        if not isinstance(run.state, Planned):
+            return
+        if run.state.drift.is_suspected:
+            assert not run.ledger.is_looking
+    raise AssertionError("the curve is dropped in the end")
+
+
+@pytest.mark.parametrize("objective", ["eta", "deadline", "budget"])
+def test_other_objectives_need_no_looks(objective: str) -> None:
+    rules = msgspec.convert({"objective": objective, "deadline": "24h", "budget": 1e6, "period_s": 60.0}, PlanConfig)
+    run = begin(limit_control(plan=rules))
+    assert looks_in(train(run, 1_000)[60:]) == []
+    assert not run.ledger.is_looking
 
 
 def test_without_looks_there_are_none() -> None:

@@ -379,6 +379,42 @@ def test_a_debt_within_the_corridor_is_never_behind_schedule() -> None:
     assert decision.iterations_per_s < TOP_PER_S
 
 
+@settings(deadline=None)
+@given(
+    st.floats(1.005, 1.3),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 0.2),
+    st.floats(1.0, 100.0),
+    st.sampled_from([None, 1.01, 1.5, 20.0]),
+)
+def test_who_is_within_the_bound_is_not_behind_for_a_reserve(
+    max_slowdown: float, share: float, error_ratio: float, hours: float, total: float | None
+) -> None:
+    """What is kept back for errors may ask for the highest limit; the bound is not broken for all that."""
+    base_s = hours * HOUR_S
+    active_s = base_s * (1 + share * (max_slowdown - 1))
+    n_iterations = base_s * TOP_PER_S
+    so_far = Progress(
+        n_iterations=n_iterations,
+        active_s=active_s,
+        started_at_s=NOW_S - active_s,
+        total_iterations=None if total is None else total * n_iterations,
+        base_s=base_s,
+        base_error_ratio=error_ratio,
+    )
+    assert decided(max_slowdown, so_far=so_far).reason != "behind_schedule"
+
+
+def test_a_reserve_hides_no_delay() -> None:
+    """An hour at twice the time that it should have taken is behind, however little is known of it."""
+    so_far = Progress(n_iterations=HOUR_S * TOP_PER_S, active_s=2 * HOUR_S, started_at_s=NOW_S - 2 * HOUR_S)
+    reasons = [
+        decided(1.05, so_far=replace(so_far, base_s=HOUR_S, base_error_ratio=error_ratio)).reason
+        for error_ratio in (0.0, 0.005, 0.02)
+    ]
+    assert reasons == ["behind_schedule"] * 3
+
+
 def test_a_faster_limit_is_not_kept_beyond_the_corridor() -> None:
     """What it saves of the time budget may never be spent: nobody knows how long the run goes on."""
     faster = CurrentLimit(power_limit_w=250.0, since_s=NOW_S - HOUR_S)
