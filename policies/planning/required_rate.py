@@ -93,7 +93,7 @@ def rate_for_slowdown(
     # What the reserve alone forbids is no failure: the bound may well be kept.
     rest_s = bound_ratio * (base_s + left_base_s) - progress.active_s
     required = replace(required, is_infeasible=rest_s < left_base_s * (2 - ROUNDING_FACTOR))
-    most = bound_ratio + _half_width(bound_ratio)
+    most = bound_ratio + _half_width_ratio(bound_ratio)
     late_s = progress.active_s - most * base_s
     if left is not None or late_s <= progress.active_s * (ROUNDING_FACTOR - 1):
         return required
@@ -115,8 +115,8 @@ def _up_to_the_checkpoint(
     checkpoint_s = _checkpoint_s(allowed_ratio, base_s, active_s, period_s)
     left_s = allowed_ratio * checkpoint_s - active_s
     required = _within(highest_per_s, (checkpoint_s - base_s) * highest_per_s, left_s, period_s, "")
-    half_width = _half_width(allowed_ratio)
-    most, least = allowed_ratio + half_width, allowed_ratio - half_width
+    half_width_ratio = _half_width_ratio(allowed_ratio)
+    most, least = allowed_ratio + half_width_ratio, allowed_ratio - half_width_ratio
     late_s, early_s = max(active_s - most * base_s, 0.0), max(least * base_s - active_s, 0.0)
     slow_per_s, spare = highest_per_s / most * (1 + late_s / SETTLE_S), max(base_s - active_s / most, 0.0)
     fast_per_s, room = highest_per_s / least * (1 - early_s / SETTLE_S), max(active_s / least - base_s, 0.0)
@@ -141,7 +141,7 @@ def _checkpoint_s(allowed_ratio: float, base_s: float, active_s: float, period_s
     return checkpoint_s + CHECKPOINT_S if is_near else checkpoint_s
 
 
-def _half_width(allowed_ratio: float) -> float:
+def _half_width_ratio(allowed_ratio: float) -> float:
     """Return half the width of the corridor."""
     return min(CORRIDOR, CORRIDOR_SHARE * (allowed_ratio - 1))
 
