@@ -64,7 +64,7 @@ def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     assert published["duration_s"] == pytest.approx(result["run"]["duration_s"], rel=0.05)
 
     assert "profiled" in said.out
-    assert "→ 300 W" in said.out
+    assert "prior limit 300 W restored" in said.out
     assert "Carbon" in said.out
     assert said.err == ""
     assert len(said.out.splitlines()) < 40
