@@ -203,7 +203,7 @@ def test_without_looks_there_are_none() -> None:
 @settings(max_examples=5, deadline=None)
 @given(st.floats(0.97, 1.03))
 def test_a_job_that_changes_as_a_whole_changes_nothing_in_the_ledger(factor: float) -> None:
-    """By absolute rates it would be off by half of the change; by more of it the job is another one, with another curve."""
+    """By absolute rates it would be off by half of the change; by more the job is another one, with another curve."""
     bases = []
     for final in (1.0, factor):
         run = planned()
