@@ -147,7 +147,7 @@ def play_run(scenario: Scenario, spec: RunSpec, live: LiveRun) -> RunResult:
     Raises:
         ValueError: the signal ends before the run.
     """
-    with TemporaryDirectory(prefix="gridchase-replay-") as folder, _quiet():
+    with TemporaryDirectory(prefix="gridchase-replay-", ignore_cleanup_errors=True) as folder, _quiet():
         machine = _machine(scenario, spec, live, Path(folder))
         end_ns = asyncio.run(_played(machine, spec, live))
     if machine.clock.time_s(end_ns) > scenario.edges_s[-1]:
