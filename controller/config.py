@@ -8,11 +8,12 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import Meta
@@ -38,7 +39,16 @@ _HOURS: Final = re.compile(r"(?P<number>\d{1,6}(\.\d{1,6})?)h")
 _GOAL_KEYS: Final = frozenset({"objective", "deadline", "budget"})
 """The keys that say together what a job must keep."""
 _JOB_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,64}")
-_DEADLINE: Final = 'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", or hours after a start, as "36h"'
+_WINDOW: Final = re.compile(
+    r"((?P<day>(mon|fri|sun)(day)?|tue(sday)?|wed(nesday)?|thu(rsday)?|sat(urday)?) )?"
+    r"(?P<hour>\d{1,2}):(?P<minute>\d\d)( (?P<zone>[A-Za-z][\w+/-]*))?",
+    re.IGNORECASE,
+)
+_WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DEADLINE: Final = (
+    'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", hours after a start, as "36h", or the time of a'
+    ' day or a week that comes next, as "8:00" or "Mon 8:00 Europe/Berlin" (without a zone by this machine\'s clock)'
+)
 
 
 class NodeConfig(Section, frozen=True, kw_only=True):
@@ -248,17 +258,39 @@ def deadline_s(deadline: str, *, started_at_s: float) -> float:
     """Return the moment of a deadline [Unix s], for a run that started at a time [Unix s].
 
     Raises:
-        ValueError: it is neither a moment with a zone nor a number of hours.
+        ValueError: it is neither a moment with a zone, nor a number of hours, nor a time of a day or a week.
 
     >>> deadline_s("36h", started_at_s=1_000.0)
     130600.0
     """
     if match := _HOURS.fullmatch(deadline):
         return started_at_s + float(match["number"]) * HOUR_S
+    if match := _WINDOW.fullmatch(deadline):
+        return _next_time_s(match, started_at_s)
     moment = datetime.fromisoformat(deadline)
     if moment.tzinfo is None:
         raise ValueError(f"{deadline!r} has no zone")
     return moment.timestamp()
+
+
+def _next_time_s(window: re.Match[str], after_s: float) -> float:
+    """Return when a time of a day, or of a week, comes next after a moment [Unix s].
+
+    Raises:
+        ValueError: there is no such time, or no such zone.
+    """
+    try:
+        zone = ZoneInfo(window["zone"]) if window["zone"] else None
+    except KeyError as error:
+        raise ValueError(f"{window['zone']!r} is no time zone") from error
+    at, day = time(int(window["hour"]), int(window["minute"]), tzinfo=zone), (window["day"] or "")[:3].lower()
+    today = datetime.fromtimestamp(after_s, zone).date()
+    moments = (datetime.combine(today + timedelta(days=n), at) for n in range(9))
+    return next(
+        moment.timestamp()
+        for moment in moments
+        if moment.timestamp() > after_s and day in {"", _WEEKDAYS[moment.weekday()]}
+    )
 
 
 def _gpu_faults(gpu: GpuConfig) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
@@ -336,6 +337,35 @@ def test_a_deadline_is_a_moment_or_hours_after_the_start(deadline: str, expected
     assert plan_of("objective=deadline", f'deadline="{deadline}"').deadline == deadline
 
 
+@pytest.mark.parametrize(
+    ("deadline", "start", "expected"),
+    [
+        ("Mon 8:00 Europe/Berlin", "2026-03-27T12:00+01:00", "2026-03-30T08:00+02:00"),  # summer time begins between
+        ("monday 08:00 UTC", "2026-03-30T07:59Z", "2026-03-30T08:00Z"),
+        ("Mon 08:00 UTC", "2026-03-30T08:00Z", "2026-04-06T08:00Z"),
+        ("8:00 Europe/Berlin", "2026-10-24T09:00+02:00", "2026-10-25T08:00+01:00"),
+        ("Sun 23:59 America/New_York", "2026-11-01T12:00-05:00", "2026-11-01T23:59-05:00"),
+    ],
+)
+def test_a_deadline_is_the_next_time_of_a_day_or_a_week(deadline: str, start: str, expected: str) -> None:
+    started_at_s, expected_s = (datetime.fromisoformat(moment).timestamp() for moment in (start, expected))
+    assert deadline_s(deadline, started_at_s=started_at_s) == expected_s
+    assert plan_of("objective=deadline", f'deadline="{deadline}"').deadline == deadline
+
+
+def test_a_time_without_a_zone_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_s = datetime.fromisoformat("2026-03-28T12:00Z").timestamp()
+    found_s = []
+    for zone in ("Europe/Berlin", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        found_s.append(deadline_s("Sun 8:00", started_at_s=start_s))
+    monkeypatch.undo()
+    time.tzset()
+    expected = ("2026-03-29T08:00+02:00", "2026-03-29T08:00+09:00")
+    assert found_s == [datetime.fromisoformat(moment).timestamp() for moment in expected]
+
+
 def test_a_moment_of_toml_is_a_deadline(tmp_path: Path) -> None:
     file = tmp_path / "controller.toml"
     file.write_text('[plan]\nobjective = "deadline"\ndeadline = 2026-07-01T18:00:00+02:00\n', encoding="utf-8")
@@ -343,7 +373,11 @@ def test_a_moment_of_toml_is_a_deadline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "deadline", ["tomorrow", "36", "-1h", "5", "2026-07-01T18:00:00", "2026-07-01", "1e3h", "true"]
+    "deadline",
+    [
+        *("tomorrow", "36", "-1h", "5", "2026-07-01T18:00:00", "2026-07-01", "1e3h", "true"),
+        *("Monkey 8:00", "Mon 24:00", "8:60", "Mon 8", "8:00 Mars/Olympus", "8:00 ../../etc/passwd", "Mon"),
+    ],
 )
 def test_a_deadline_without_a_zone_or_a_unit_is_rejected(deadline: str) -> None:
     (fault,) = plan_faults_of(f"deadline={deadline}")
