@@ -9,14 +9,12 @@ was before it knew that a batch size may never reach its target, and that a seco
 
 import argparse
 import math
-import platform
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +23,6 @@ from typing import Final
 import numpy as np
 
 from controller.demo.recurrences.trace_files import read_workloads
-from gridchase.cli.verb import VERSION
 from policies.batch_size import LearningSettings, Study, knowledge_gradient
 from policies.batch_size.concept_drift import NOISE_LOG
 from policies.batch_size.knowledge_gradient import FARTHEST_FIRST
@@ -45,9 +42,9 @@ from policies.replay.batch_size.simulation import JobHistory, learning_policy
 from policies.replay.batch_size.workload import Workload
 from policies.vocabulary.units import Values
 from tests.benchmarks.batch_size_original import MismatchError, compare_with_original
+from tests.benchmarks.pages import add_write, measured_on, show
 from tests.policies.batch_size.reference import Reference
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 LEARNERS: Final = ("gridchase", "before", "Zeus")
 OTHERS: Final = ("gridchase-untimed", "gridchase-profiled", "zeus", "oracle", "default", "grid")
@@ -150,11 +147,9 @@ def _history(workload: Workload, policy: str, conditions: Conditions, seed: int)
 
 def page(workloads: Sequence[Workload], n_seeds: int, files: tuple[Path, Sequence[Path]]) -> Iterator[str]:
     """Yield the lines of the page."""
-    versions = f"numpy {np.__version__}, zeus-ml {version('zeus-ml')}, pandas {version('pandas')}"
     yield f"# How well batch sizes are learned, {n_seeds} seeds in pairs\n"
     yield (
-        f"{DATE}, 2 cores of {platform.machine()}, {platform.system()} {platform.release()}, Python "
-        f"{platform.python_version()}, gridchase {VERSION}, {versions}; `python -m tests.benchmarks.batch_size --train "
+        f"{measured_on('zeus-ml', 'pandas')}; `python -m tests.benchmarks.batch_size --train "
         f"{files[0].name} --power {' '.join(path.name for path in files[1])} --write` on the traces of Zeus v0.3 "
         "(github.com/SymbioticLab/Zeus, `trace/`, Apache-2.0).\n"
     )
@@ -281,20 +276,19 @@ def main() -> None:
     parser.add_argument("--train", type=Path, metavar="FILE", help="CSV of training runs")
     parser.add_argument("--power", nargs="+", type=Path, metavar="FILE", help="CSV of power, one a kind of GPU")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_write(parser, TABLE)
     options = parser.parse_args()
     if options.train is None or options.power is None:
         print("skipped: there are no traces; name them with --train FILE --power FILE…")
         return
-    lines = []
     try:
-        for line in page(read_workloads(options.train, options.power), options.seeds, (options.train, options.power)):
-            print(line, flush=True)
-            lines.append(line)
+        show(
+            page(read_workloads(options.train, options.power), options.seeds, (options.train, options.power)),
+            TABLE,
+            write=options.write,
+        )
     except MismatchError as error:
         raise SystemExit(str(error)) from error
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

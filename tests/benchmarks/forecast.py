@@ -7,7 +7,6 @@ prediction intervals, on the same forecasts: the former rule, which treats all h
 """
 
 import argparse
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from typing import Final
 
 import numpy as np
 
-from gridchase.cli.verb import VERSION
 from policies.forecasting import ForecasterState, advance, forecaster
 from policies.forecasting.climatology import fit_climatologies
 from policies.forecasting.evaluation import (
@@ -47,16 +45,15 @@ from policies.forecasting.track_record import VerifiedForecasts
 from policies.providers.sources.csv_file import CARBON_UNIT, read_trace
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
+from tests.benchmarks.pages import add_write, measured_on, show
 from tests.policies.forecasting.grids import START_S, grid, until, weather
 from tests.policies.forecasting.state_size import size
 
 try:
-    import sklearn
     from sklearn.svm import SVR
 except ImportError:
     SVR = None
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 MARGINAL: Final = "moer"
 """A file with this in its name is of a marginal signal."""
@@ -279,11 +276,10 @@ def _extremes(found: ForecastEvaluation) -> list[str]:
 
 def page(directory: Path) -> Iterator[str]:
     """Yield the lines of the page."""
-    libraries = f"numpy {np.__version__}, " + (f"scikit-learn {sklearn.__version__}" if SVR else "without scikit-learn")
+    libraries = ["scikit-learn"] if SVR else []
     yield "# How good the forecasts are, and what they cost\n"
     yield (
-        f"{DATE}, 2 cores of {platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, gridchase {VERSION}, {libraries}; "
+        f"{measured_on(*libraries)}; "
         "`python -m tests.benchmarks.forecast --data DIR --write`. Protocol and methods: "
         "[docs/forecasts.md](../../docs/forecasts.md).\n"
     )
@@ -309,17 +305,12 @@ def main() -> None:
     """Measure and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, metavar="DIR", help="CSV files: timestamp,<unit>")
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_write(parser, TABLE)
     options = parser.parse_args()
     if options.data is None or not any(options.data.glob("*.csv")):
         print("skipped: there are no series; name a directory of CSV files with --data DIR")
         return
-    lines = []
-    for line in page(options.data):
-        print(line, flush=True)
-        lines.append(line)
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    show(page(options.data), TABLE, write=options.write)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ and the ledger of the controller. What a job does besides is drawn from models o
 
 import argparse
 import math
-import platform
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from gridchase.cli.verb import VERSION
 from policies.planning import CurrentLimit, Decision, Progress, SlowdownObjective, SwitchingRules, choose_power_limit
 from policies.planning.time_ledger import base_time
 from policies.profiling.curve_model import estimate_ratios, posterior_curve
@@ -25,9 +23,9 @@ from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
+from tests.benchmarks.pages import measured_on
 from tests.policies.days import A40, grid, known_by
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 MAX_SLOWDOWN: Final = 1.05
 N_RUNS: Final = 150
@@ -100,7 +98,7 @@ CASES: Final = (
 HEAD: Final = """\
 # The time budget: what is overrun, and what is left
 
-{date}, {machine}, gridchase {version}, numpy {numpy}; `python -m tests.benchmarks.ledger --write`.
+{measured_on}; `python -m tests.benchmarks.ledger --write`.
 
 ResNet-50 on an A40 at a slowdown of {slowdown:.0%} at most, under a made-up carbon intensity that comes and goes with
 wind, known a day ahead; iterations of {iteration_s:g} s; each point of the curve is off by {sweep:.1%} (standard
@@ -333,10 +331,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = [
         HEAD.format(
-            date=DATE,
-            machine=f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
-            version=VERSION,
-            numpy=np.__version__,
+            measured_on=measured_on(),
             slowdown=MAX_SLOWDOWN - 1,
             iteration_s=ITERATION_TIME_S,
             sweep=SWEEP_ERROR_RATIO,

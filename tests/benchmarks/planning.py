@@ -6,8 +6,6 @@ as `gridchase replay plan` has it, at three budgets of time.
 """
 
 import argparse
-import os
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ from controller.cli.replay.plan_inputs import (
     scenario_of,
 )
 from controller.cli.replay.processes import replay_each
-from gridchase.cli.verb import VERSION
 from policies.planning import Progress, SlowdownObjective, SwitchingRules, choose_power_limit
 from policies.replay.power_limit.evaluation import (
     POLICIES,
@@ -43,10 +40,10 @@ from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
 from tests.benchmarks.planning_beside_mix import MixTask, beside_mix, mix_table
 from tests.policies.days import A40, grid
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 WORKLOAD: Final = "imagenet/resnet50"
 BATCH_SIZE: Final = 256
@@ -243,8 +240,7 @@ def page(directory: Path) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# How much the planner saves, and what a plan costs\n"
     yield (
-        f"{DATE}, {os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, gridchase {VERSION}, numpy {np.__version__}; "
+        f"{measured_on()}; "
         "`python -m tests.benchmarks.planning --data DIR --write`. `gridchase replay plan` replays any trace.\n"
     )
     spent = plan_costs()
@@ -271,18 +267,12 @@ def page(directory: Path) -> Iterator[str]:
 def main() -> None:
     """Measure and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folders carbon and zeus of CSV files")
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_data(parser)
+    add_write(parser, TABLE)
     options = parser.parse_args()
-    if options.data is None or not any(options.data.glob("carbon/*.csv")):
-        print("skipped: there is no data; name a folder with carbon/*.csv and zeus/summary_power_*.csv with --data DIR")
+    if not has_data(options.data):
         return
-    lines = []
-    for line in page(options.data):
-        print(line, flush=True)
-        lines.append(line)
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    show(page(options.data), TABLE, write=options.write)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ DIR as for `tests.benchmarks.planning`. ResNet-50 on ImageNet is played on simul
 """
 
 import argparse
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +15,13 @@ import numpy as np
 from controller.cli.replay.plan_inputs import Overhead, read_signals, scenario_of
 from controller.cli.replay.processes import replay_each
 from controller.demo.live_run.play import LiveRunPlayer
-from gridchase.cli.verb import VERSION
 from policies.replay.power_limit.evaluation import Comparison, PolicyName, replay_variants, run_specs
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
 from policies.vocabulary.units import HOUR_S, Values
+from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
 from tests.benchmarks.planning import curves_of
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 POLICIES: Final[tuple[PolicyName, ...]] = (
     "static-mix", "static-mix-live", "gridchase-forecast", "gridchase-live", "gridchase-live-open", "offline",
@@ -222,11 +219,7 @@ def page(options: argparse.Namespace) -> Iterator[str]:
         cells.setdefault(name, []).append((task, each))
     asked = f"--hours {_listed(options.hours)} --max-slowdown {_listed(options.max_slowdown)} --starts {options.starts}"
     yield "# What a user gets: runs under the controller itself\n"
-    yield (
-        f"{DATE}, {os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, gridchase {VERSION}, numpy {np.__version__}; "
-        f"`python -m tests.benchmarks.planning_live --data DIR --write {asked}`.\n"
-    )
+    yield f"{measured_on()}; `python -m tests.benchmarks.planning_live --data DIR --write {asked}`.\n"
     yield f"Starts on each signal: {options.starts}.\n\n{PROTOCOL}\n"
     yield "## Saved [%]\n"
     yield from saved_table(cells)
@@ -244,21 +237,15 @@ def _listed(values: Sequence[float]) -> str:
 def main() -> None:
     """Play and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folders carbon and zeus of CSV files")
+    add_data(parser)
     parser.add_argument("--hours", nargs="+", type=int, default=[24], help="how long runs are at the highest limit")
     parser.add_argument("--max-slowdown", nargs="+", type=float, default=[1.05], help="their budgets of time")
     parser.add_argument("--starts", type=int, default=1, metavar="N", help="runs on each signal")
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_write(parser, TABLE)
     options = parser.parse_args()
-    if options.data is None or not any(options.data.glob("carbon/*.csv")):
-        print("skipped: there is no data; name a folder with carbon/*.csv and zeus/summary_power_*.csv with --data DIR")
+    if not has_data(options.data):
         return
-    lines = []
-    for line in page(options):
-        print(line, flush=True)
-        lines.append(line)
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    show(page(options), TABLE, write=options.write)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ import argparse
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +24,6 @@ from controller.cli.replay.processes import replay_each
 from controller.demo.live_run.profile import MAX_SLOWDOWN, play_curve
 from controller.demo.recurrences.trace_files import read_power
 from controller.gpu.simulation.measured_curve import load_curve
-from gridchase.cli.verb import VERSION
 from policies.replay.profiling.curves import GRID_W, TrueCurve, true_curves
 from policies.replay.profiling.evaluation import (
     ProfilingEvaluation,
@@ -40,11 +37,11 @@ from policies.replay.profiling.noise import LEVELS, NoiseName
 from policies.replay.profiling.policies import POLICIES, PolicyName
 from policies.replay.profiling.slowdown import SlowdownRow, slowdown_summaries
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from tests.benchmarks.pages import add_write, measured_on, show
 from tests.live.nvml_stub.fixtures import compile_stub
 from tests.live.nvml_stub.machine import StubMachine
 
 TABLE: Final = Path(__file__).with_suffix(".md")
-DATE: Final = "2026-11-23"
 ALL: Final = "all"
 ETA: Final = 0.5
 SPEEDUP_RATIO: Final = 10.0
@@ -129,11 +126,7 @@ def page(data: Path | None, n_stub_seeds: int, n_seeds: int) -> Iterator[str]:
     """Yield the lines of the page."""
     where = f"--data {data.name} " if data else ""
     yield "# How soon a job's power limit and curve are found\n"
-    yield (
-        f"{DATE}, {os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}, Python "
-        f"{platform.python_version()}, gridchase {VERSION}, zeus-ml {version('zeus-ml')}, numpy {np.__version__}; "
-        f"`python -m tests.benchmarks.profiling {where}--write`.\n"
-    )
+    yield f"{measured_on('zeus-ml')}; `python -m tests.benchmarks.profiling {where}--write`.\n"
     with tempfile.TemporaryDirectory() as folder:
         yield from stub_section(Path(folder), n_stub_seeds)
     paths = sorted(data.glob("summary_power_*.csv")) if data else []
@@ -289,15 +282,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of summary_power_*.csv")
     parser.add_argument("--stub-seeds", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_write(parser, TABLE)
     options = parser.parse_args()
     os.environ.update(QUIET)
-    lines = []
-    for line in page(options.data, options.stub_seeds, options.seeds):
-        print(line, flush=True)
-        lines.append(line)
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    show(page(options.data, options.stub_seeds, options.seeds), TABLE, write=options.write)
 
 
 if __name__ == "__main__":

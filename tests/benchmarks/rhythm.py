@@ -6,7 +6,6 @@ other ranges, which nothing was tuned to. Then the time that a message of iterat
 """
 
 import argparse
-import platform
 import time
 import timeit
 from array import array
@@ -17,12 +16,11 @@ from typing import Final
 import numpy as np
 
 from controller.accounting.iteration_log import IterationLog
-from gridchase.cli.verb import VERSION
 from policies.profiling.rhythm import SKIPPED, UNUSABLE, Intervals, judge_rhythm
 from publishers.messages.training import Iterations, pack_ends
+from tests.benchmarks.pages import measured_on
 from tests.policies.profiling.mixtures import ROWS, UNSEEN, USUAL, VIEWS, Marks, Ranges, View, mixture
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 N: Final = 400
 SEEDS: Final = {"usual": 1, "unseen": 20_261_123}
@@ -33,7 +31,7 @@ WARM_UP_N: Final = 10
 HEAD: Final = """\
 # What an iteration is: verdicts on random training loops
 
-{date}, {machine}, gridchase {version}, numpy {numpy}; `python -m tests.benchmarks.rhythm --write`.
+{measured_on}; `python -m tests.benchmarks.rhythm --write`.
 
 {n} mixtures a row, judged by 120 to 600 steps without the first {n_skipped} marks. Each cell: *right* / *wrong* / *no
 claim* / *not profiled*, in %. Right and wrong are claims to know the time of an iteration: within 2 % of the true one
@@ -140,10 +138,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=N)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    machine = f"{platform.machine()}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
     costs_us = [message_us(counts_steps=False), message_us(counts_steps=True), judgement_us(512)]
     parts = [
-        HEAD.format(machine=machine, version=VERSION, numpy=np.__version__, n=options.n, n_skipped=SKIPPED, date=DATE),
+        HEAD.format(measured_on=measured_on(), n=options.n, n_skipped=SKIPPED),
         "## Within the ranges that the rules were made with",
         "\n".join(table_of("usual", USUAL, options.n)),
         UNSEEN_HEAD,

@@ -7,8 +7,6 @@ at the top limit, from the same start, with noise of its own. What the books say
 
 import argparse
 import math
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,12 +17,12 @@ from typing import Final
 import numpy as np
 
 from controller.cli.replay.plan_inputs import CurveSelection, read_curve, read_signals
-from gridchase.cli.verb import VERSION
 from policies.savings.counterfactual import Counterfactual
 from policies.savings.interval import KnownSaving, correlation_of, estimate_saving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
+from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
 from tests.benchmarks.savings_runs import (
     STEP_S,
     Group,
@@ -41,7 +39,6 @@ from tests.benchmarks.savings_runs import (
     twin_cost,
 )
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 WANTED: Final = CurveSelection(workload="imagenet/resnet50", batch_size=256, optimizer=None)
 SLOWDOWNS: Final = (1.025, 1.05, 1.1)
@@ -164,11 +161,7 @@ def row(name: str, found: Sequence[Finding]) -> str:
 def page(directory: Path, n_runs: int) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# How true the published saving is\n"
-    yield (
-        f"{DATE}, {os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, gridchase {VERSION}, numpy {np.__version__}; "
-        "`python -m tests.benchmarks.savings --data DIR --write`.\n"
-    )
+    yield f"{measured_on()}; `python -m tests.benchmarks.savings --data DIR --write`.\n"
     tasks = list(tasks_of(directory, n_runs))
     with ProcessPoolExecutor(2) as pool:
         each = list(pool.map(find, tasks, chunksize=10))
@@ -202,19 +195,13 @@ and its error against the same split by the true ratios. {n_early} runs were too
 def main() -> None:
     """Simulate and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folders carbon and zeus of CSV files")
+    add_data(parser)
     parser.add_argument("--runs", type=int, default=1_000, metavar="N")
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_write(parser, TABLE)
     options = parser.parse_args()
-    if options.data is None or not any(options.data.glob("carbon/*.csv")):
-        print("skipped: there is no data; name a folder with carbon/*.csv and zeus/summary_power_*.csv with --data DIR")
+    if not has_data(options.data):
         return
-    lines = []
-    for line in page(options.data, options.runs):
-        print(line, flush=True)
-        lines.append(line)
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    show(page(options.data, options.runs), TABLE, write=options.write)
 
 
 if __name__ == "__main__":

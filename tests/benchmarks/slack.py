@@ -6,8 +6,6 @@ and compared with the best single limit and with the optimum in hindsight.
 """
 
 import argparse
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,7 +15,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from controller.cli.replay.plan_inputs import CurveSelection, read_curve, read_signals
-from gridchase.cli.verb import VERSION
 from policies.forecasting import ForecasterState, advance
 from policies.forecasting.error_by_lead import rms_errors
 from policies.planning import SwitchingRules
@@ -31,6 +28,7 @@ from policies.replay.power_limit.scenario import Scenario, run_starts_s
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
+from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
 from tests.policies.days import A40, hourly
 
 try:
@@ -38,7 +36,6 @@ try:
 except ImportError:
     linprog = None
 
-DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 WORKLOAD: Final = "imagenet/resnet50"
 BATCH_SIZE: Final = 256
@@ -388,11 +385,7 @@ def signals_of(directory: Path) -> tuple[list[Signal], list[str]]:
 def page(directory: Path, n_starts: int) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# What slack is worth\n"
-    yield (
-        f"{DATE}, {os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, gridchase {VERSION}, numpy {np.__version__}; "
-        f"`python -m tests.benchmarks.slack --data DIR --starts {n_starts} --write`.\n"
-    )
+    yield f"{measured_on()}; `python -m tests.benchmarks.slack --data DIR --starts {n_starts} --write`.\n"
     yield PROTOCOL
     cases = cases_of(directory / "zeus")
     yield "\n## With a perfect forecast [%]\n"
@@ -413,19 +406,13 @@ def page(directory: Path, n_starts: int) -> Iterator[str]:
 def main() -> None:
     """Measure and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folders carbon and zeus of CSV files")
+    add_data(parser)
     parser.add_argument("--starts", type=int, default=N_STARTS, metavar="N", help="runs on each signal")
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    add_write(parser, TABLE)
     options = parser.parse_args()
-    if options.data is None or not any(options.data.glob("carbon/*.csv")):
-        print("skipped: there is no data; name a folder with carbon/*.csv and zeus/summary_power_*.csv with --data DIR")
+    if not has_data(options.data):
         return
-    lines = []
-    for line in page(options.data, options.starts):
-        print(line, flush=True)
-        lines.append(line)
-    if options.write:
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    show(page(options.data, options.starts), TABLE, write=options.write)
 
 
 if __name__ == "__main__":
