@@ -123,5 +123,8 @@ class BusMonitor:
 
 
 def _decoded(kind: type[M], handle: Callable[[M], None]) -> Callable[[str, bytes], None]:
-    """Return a handler that decodes messages; the bus counts malformed ones."""
-    return lambda _, payload: handle(decode(payload, kind))
+    """Return a handler that decodes messages; the bus counts malformed ones.
+
+    An empty payload is none: it clears a retained message, of a run that has ended some time ago.
+    """
+    return lambda _, payload: handle(decode(payload, kind)) if payload else None

@@ -49,7 +49,8 @@ minutes of a real training, would take hours. So as many are made as fit into `_
 _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
-"""`_SHORTEST_…`, the energy period and the lease are in real time [s]; the others in the time of the day [s]."""
+_IDLE_S: Final = 3.0
+"""`_SHORTEST_…`, the energy period, the lease and the idle time are real time [s]; the others in the time of the day [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ class DaySetup:
                 provider=(self._provider(),),
             ),
             energy=EnergyConfig(period_s=_ENERGY_PERIOD_S * rate),
-            job=JobConfig(lease_s=min(DAY_S, _LEASE_S * rate)),
+            job=JobConfig(lease_s=min(DAY_S, _LEASE_S * rate), idle_s=min(DAY_S, _IDLE_S * rate)),
             http=HttpConfig(port=-1),
         )
 
