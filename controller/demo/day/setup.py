@@ -50,7 +50,7 @@ _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
 _IDLE_S: Final = 3.0
-"""`_SHORTEST_…`, the energy period, the lease and the idle time are real time [s]; the others in the time of the day [s]."""
+"""`_SHORTEST_…`, the energy period, lease and idle time are real time [s]; the others in the time of the day [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
