@@ -159,14 +159,10 @@ def _relative_to_last(logs: Values, covariance: Values) -> tuple[Values, Values]
 
 
 def _differences(looks: Looks, what: Literal["rate", "energy"]) -> _Differences:
-    """Return the differences that pairs show; where pairs of the same limits scatter more than they should, so do all.
-
-    Where they scatter less, the errors stay: pairs with one side, which are given more than most jobs wander by, would
-    make those with two sides look better than they are.
-    """
+    """Return the differences that pairs show; their errors are scaled to how much pairs of the same limits scatter."""
     pools = [getattr(pair, what) for pair in looks.pairs]
     n_degrees = sum(pool.n - 1 for pool in pools)
-    variance = max((PRIOR_PAIRS + sum(pool.square for pool in pools)) / (PRIOR_PAIRS + n_degrees), 1.0)
+    variance = (PRIOR_PAIRS + sum(pool.square for pool in pools)) / (PRIOR_PAIRS + n_degrees)
     return _Differences(
         lower=np.log([pair.lower_w for pair in looks.pairs]),
         upper=np.log([pair.upper_w for pair in looks.pairs]),

@@ -147,16 +147,6 @@ def test_the_claimed_errors_are_the_true_ones() -> None:
     assert 0.6 < np.std(normalised) < 1.4
 
 
-def test_pairs_that_scatter_less_than_they_may_are_no_better_for_it() -> None:
-    """Pairs with one side are given more than a steady job wanders by: those with two are as uncertain as before."""
-    looks = look()
-    for _ in range(20):
-        looks = look(looks)
-    [pair] = looks.pairs
-    assert pair.rate.square < 0.01 * (pair.rate.n - 1)
-    assert ratio_of(looks).rate_error_ratio >= 0.9 * TRUE_RATIO / math.sqrt(pair.rate.precision)
-
-
 def test_a_pair_that_is_far_off_is_clipped() -> None:
     pool = EMPTY_POOL
     for value in (0.0, 0.001, -0.001, 0.0, 0.001):
