@@ -281,7 +281,7 @@ def _next_time_s(window: re.Match[str], after_s: float) -> float:
     """
     try:
         zone = ZoneInfo(window["zone"]) if window["zone"] else None
-    except KeyError as error:
+    except (KeyError, OSError) as error:  # a part of the world alone (`Europe`) is a folder
         raise ValueError(f"{window['zone']!r} is no time zone") from error
     at, day = time(int(window["hour"]), int(window["minute"]), tzinfo=zone), (window["day"] or "")[:3].lower()
     today = datetime.fromtimestamp(after_s, zone).date()

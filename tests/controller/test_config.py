@@ -377,6 +377,7 @@ def test_a_moment_of_toml_is_a_deadline(tmp_path: Path) -> None:
     [
         *("tomorrow", "36", "-1h", "5", "2026-07-01T18:00:00", "2026-07-01", "1e3h", "true"),
         *("Monkey 8:00", "Mon 24:00", "8:60", "Mon 8", "8:00 Mars/Olympus", "8:00 ../../etc/passwd", "Mon"),
+        "Mon 8:00 Europe",
     ],
 )
 def test_a_deadline_without_a_zone_or_a_unit_is_rejected(deadline: str) -> None:
