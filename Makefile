@@ -1,28 +1,35 @@
-# Every target sets up its environment by itself and reuses it while pyproject.toml is unchanged.
+# Every target sets up its environment by itself and reuses it while pyproject.toml and the pins are unchanged.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 FRAMEWORKS := .venv-frameworks/bin
 FRAMEWORKS_STAMP := .venv-frameworks/.installed
+CONSTRAINTS := tests/constraints.txt
+FRAMEWORKS_CONSTRAINTS := tests/frameworks/constraints.txt
+# In CI the order of the tests is the same each time, elsewhere a new one.
+ORDER := $(if $(CI),--randomly-seed=1)
 
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-frameworks frameworks-matrix campaign sbom hostile check docs format dist clean
+.PHONY: demo test test-frameworks compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
 
 # The first run is bound by the cores. Live tests mostly wait, for conditions and never for seconds: four at a time.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal
-	$(BIN)/python -m pytest -m live -n 4 --dist worksteal
+	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
+	$(BIN)/python -m tests.second_try -m live -n 4 --dist worksteal $(ORDER)
 
-# The real frameworks, in an environment of their own: torch as the configured index offers it, with all that it brings.
-# Nothing else runs beside the trainings whose measured times are compared with the simulation's: stalls would count.
-COMPARES_TIMES := tests/frameworks/test_up_beside_examples.py
+# The real frameworks, in an environment of their own.
+COMPARES_TIMES := tests/frameworks/test_up_beside_examples.py tests/frameworks/test_rates.py
 test-frameworks: $(FRAMEWORKS_STAMP)
-	$(FRAMEWORKS)/python -m pytest tests/frameworks -n 2 --dist worksteal --ignore $(COMPARES_TIMES)
+	$(FRAMEWORKS)/python -m tests.second_try tests/frameworks tests/test_pins.py -n 2 --dist worksteal $(COMPARES_TIMES:%=--ignore %)
+
+# Trainings whose measured times are compared with their own clock's and the simulation's. It gates nothing: stalls of a
+# shared machine count, too. Best on a quiet one.
+compare-times: $(FRAMEWORKS_STAMP)
 	$(FRAMEWORKS)/python -m pytest $(COMPARES_TIMES)
 
 # Every framework, launcher and kind of training beside its own count; makes the table in docs/frameworks-matrix.md.
@@ -65,11 +72,26 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-$(STAMP): pyproject.toml
+# Pins the newest versions that pyproject.toml allows, for every environment that is made here. Of torch a version, and
+# no build: pip takes the small one for CPUs where it is at hand.
+TORCH := torch==2.13.0
+define pin
+	rm -rf build/pins
+	$(PYTHON) -m venv build/pins
+	echo '$(TORCH)' >build/pins/torch.txt
+	build/pins/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c build/pins/torch.txt --editable '.[$(1)]'
+	build/pins/bin/python -m pip list --disable-pip-version-check --format=freeze --exclude-editable --exclude pip | sed 's/+cpu$$//' >$(2)
+	rm -rf build/pins
+endef
+pins:
+	$(call pin,dev,$(CONSTRAINTS))
+	$(call pin,frameworks,$(FRAMEWORKS_CONSTRAINTS))
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gridchase needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
 	# Python compiles what is imported; pip would compile all of it, for longer than the download takes.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
 # Two wheels and the source of both, in dist/.
@@ -79,9 +101,9 @@ dist: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist controller
 	$(BIN)/twine check --strict dist/*
 
-$(FRAMEWORKS_STAMP): pyproject.toml
+$(FRAMEWORKS_STAMP): pyproject.toml $(FRAMEWORKS_CONSTRAINTS)
 	$(PYTHON) -m venv .venv-frameworks
-	$(FRAMEWORKS)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[frameworks]'
+	$(FRAMEWORKS)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(FRAMEWORKS_CONSTRAINTS) --editable '.[frameworks]'
 	touch $@
 
 clean:

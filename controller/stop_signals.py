@@ -44,7 +44,11 @@ class _StopSignals:
         self.on_stop: Callable[[signal.Signals], object] | None = None
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        """Act on the first stop signal; later ones would only disturb the stop."""
+        """Act on the first stop signal; later ones would only disturb the stop.
+
+        A signal that comes between the check and the assignment passes the check, too, so `on_stop` must bear a
+        second call: no Python handler can prevent that.
+        """
         if self.received is not None:
             return
         self.received = signal.Signals(number)
@@ -109,9 +113,18 @@ def stopped_by_signals(on_stop: Callable[[], object]) -> Iterator[None]:
     import asyncio  # noqa: PLC0415 — the console script imports this module first of all; asyncio takes 60 ms
 
     loop = asyncio.get_running_loop()
+    is_stopping = False
 
     def stop(number: signal.Signals) -> None:
-        loop.call_soon_threadsafe(_log_and_stop, number, on_stop)
+        loop.call_soon_threadsafe(log_and_stop, number)
+
+    def log_and_stop(number: signal.Signals) -> None:
+        """Stop once: the loop, unlike a signal handler, makes one call after the other."""
+        nonlocal is_stopping
+        if not is_stopping:
+            is_stopping = True
+            _LOGGER.info("%s: stopping", number.name)
+            on_stop()
 
     with _woken_by_signals(loop):
         earlier, _SIGNALS.on_stop = _SIGNALS.received, stop
@@ -138,11 +151,6 @@ def stops_deferred() -> Iterator[None]:
 
 def _ignore(_number: signal.Signals) -> None:
     """Do nothing about a stop signal."""
-
-
-def _log_and_stop(number: signal.Signals, on_stop: Callable[[], object]) -> None:
-    _LOGGER.info("%s: stopping", number.name)
-    on_stop()
 
 
 @contextlib.contextmanager

@@ -2,12 +2,16 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from controller.stop_signals import (
+    _SIGNALS,
     STOP_SIGNALS,
     default_stop_signals,
     handle_stop_signals,
@@ -64,6 +68,28 @@ def test_each_stop_signal_stops(number: signal.Signals) -> None:
 
 def test_only_the_first_of_several_counts() -> None:
     assert stopped(*STOP_SIGNALS, then=lambda: signal.raise_signal(signal.SIGTERM)) == 1
+
+
+@pytest.mark.parametrize("line", range(3))
+def test_a_signal_at_any_line_of_the_handler_of_another_stops_once(line: int) -> None:
+    former, n_lines = sys.gettrace(), 0
+
+    def raise_another(frame: FrameType, event: str, _argument: object) -> Any:  # noqa: ANN401 — as typeshed has it
+        nonlocal n_lines
+        if frame.f_code is not _SIGNALS.handle.__code__:
+            return None
+        if event == "line":
+            n_lines += 1
+            if n_lines == line + 1:
+                signal.raise_signal(signal.SIGTERM)
+        return raise_another
+
+    sys.settrace(raise_another)
+    try:
+        assert stopped(signal.SIGINT, then=lambda: sys.settrace(former)) == 1
+    finally:
+        sys.settrace(former)
+    assert n_lines > line
 
 
 def test_before_a_verb_takes_over_a_signal_is_only_noted() -> None:
