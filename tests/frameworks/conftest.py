@@ -1,4 +1,4 @@
-"""Skips these tests where the frameworks are not installed, and gives them a broker."""
+"""Skips these tests where the frameworks are not installed, gives them a broker, and lets the frameworks warn."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,6 +11,9 @@ from tests.live.conftest import Mosquitto, broker
 
 __all__ = ["broker"]
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "keras", "jax", "flax")
+# Frameworks warn of each other's ageing, some only where they are imported first. What is held against a test is a
+# warning from a line of ours, and one of PyTorch's compiler about what it was made to trace.
+WARNINGS = ("default", "error:::(controller|gridchase|policies|publishers|tests)", "error:Dynamo")
 MISSING = [name for name in FRAMEWORKS if find_spec(name) is None]
 
 
@@ -21,6 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.live)
+            item.add_marker(pytest.mark.filterwarnings(*WARNINGS))
             if MISSING:
                 why = f"{', '.join(MISSING)} not installed: `make test-frameworks` sets up an environment that has them"
                 item.add_marker(pytest.mark.skip(reason=why))

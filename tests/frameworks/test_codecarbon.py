@@ -9,7 +9,6 @@ import pytest
 from publishers.training.reporting.emissions_file import COLUMNS, EmissionsFile
 from tests.publishers.training.reporting.test_run_summary import KWH, record
 
-pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own
 AT = datetime(2026, 11, 22, 23, 59, 1)  # noqa: DTZ001 — local time, as CodeCarbon's
 
 

@@ -10,7 +10,6 @@ from tests.publishers.training.reporting.test_run_report import MeasuredConnecti
 from tests.publishers.training.reporting.test_run_summary import KWH
 from tests.publishers.training.reporting.test_track_energy import Bus
 
-pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own
 N_STEPS = 40
 
 

@@ -9,6 +9,18 @@ from tests.frameworks.bus import Bus, Record
 from tests.frameworks.process import TRAININGS, Launcher, command, train
 from tests.live.conftest import Mosquitto
 
+COMPILED = """
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+step = torch.compile(optimizer.step, backend="eager")
+for _ in range(10):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).sum().backward()
+    step()
+"""
+
 
 def records_of(
     script: str,
@@ -70,6 +82,18 @@ def test_a_module_is_published_too(broker: Mosquitto, bus: Bus, tmp_path: Path) 
 def test_what_the_script_publishes_itself_is_not_published_twice(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     (record,) = records_of("with_torch", tmp_path, broker, bus, "--wrap", "--validation")
     assert record.statuses[-1].total_iterations == 80
+
+
+def test_a_compiled_step_is_counted_and_its_compiler_traces_nothing_of_ours(
+    broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    line = [sys.executable, "-m", "gridchase", "run", "--broker", broker.url, "--", sys.executable, str(script)]
+    outcome = train(line, tmp_path, GRIDCHASE_QUIET="1")
+    assert (outcome.exit_code, "Dynamo" in outcome.stderr) == (0, False), outcome.stderr
+    (record,) = bus.records(1)
+    assert (record.n_iterations, record.counted_by) == (10, {"optimizer"})
 
 
 def test_a_python_below_a_training_that_trains_nothing_publishes_nothing(

@@ -9,7 +9,6 @@ import pytest
 from publishers.training.reporting.tracking import LiveLog
 from tests.live.conftest import wait_until
 
-pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own
 VALUES = {"power_w": 220.5, "energy_j": 1_000.0}
 
 

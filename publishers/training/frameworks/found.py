@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from publishers.training.dynamo import untraced
+
 _PLAIN_TORCH: Final = "publishers.training.frameworks.plain_torch"
 
 
@@ -62,7 +64,7 @@ def torch_optimizers_imported(optimizer_module: Any) -> None:  # noqa: ANN401 â€
             known.append(_publish_before_step())
         known[0]()
 
-    optimizer_module.register_optimizer_step_pre_hook(before_step)
+    optimizer_module.register_optimizer_step_pre_hook(untraced(before_step))
 
 
 def _publish_before_step() -> Callable[[], None]:

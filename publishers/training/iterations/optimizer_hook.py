@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
+from publishers.training.dynamo import untraced
 from publishers.training.iterations.recorder import Recorder, nothing
 from publishers.training.pausing.gate import IterationGate
 
@@ -211,7 +212,7 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
         nonlocal leader
         leader = nothing
 
-    return on_step, arm, disarm
+    return untraced(on_step), arm, disarm
 
 
 _on_step, _arm, _disarm = _make_hook()

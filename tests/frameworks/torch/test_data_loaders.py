@@ -114,7 +114,6 @@ def test_the_epoch_of_a_distributed_sampler_is_set_as_before() -> None:
     assert result.epochs == {0: 5, 1: 5}
 
 
-@pytest.mark.filterwarnings("ignore:.*set_vital")  # torchdata calls what PyTorch has given up
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_a_stateful_loader_keeps_its_state(n_workers: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
