@@ -36,9 +36,10 @@ settings.load_profile("gridchase")
 
 
 def pytest_configure() -> None:
-    """Enable Ctrl-C: a shell that runs the tests in the background disables it, for all their children, too."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Take signals as a terminal's processes do: `nohup` and shells' background jobs ignore some, for children, too."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ["LOGNAME"] = "alice"  # the login name is a level of topics
     seed = CI_SEED if "CI" in os.environ else secrets.randbelow(1_000_000_000)
     os.environ.setdefault(SEED_VARIABLE, str(seed))  # workers of xdist inherit it

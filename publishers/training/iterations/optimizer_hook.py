@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
-from publishers.training.dynamo import untraced
+from publishers.training.iterations.dynamo import untraced
 from publishers.training.iterations.recorder import Recorder, nothing
 from publishers.training.pausing.gate import IterationGate
 
