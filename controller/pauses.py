@@ -5,6 +5,7 @@ A training that is `pausable` waits between two iterations while its controller 
 only then it is: what was asked for and has not begun within `BEGIN_TIMEOUT_S` is withdrawn.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -76,13 +77,17 @@ class RunPauses:
         self._clock = clock
         self._pauses: dict[RunKey, _Pause] = {}
         self._ended: RecentDict[RunKey, str] = RecentDict(MAX_ENDED)
+        self._is_asked = asyncio.Event()
 
     async def run(self) -> None:
         """Renew and end pauses until cancelled; then let every training go on."""
         try:
             while True:
+                await self._is_asked.wait()
                 for key in list(self._pauses):
                     self._advance(key)
+                if not self._pauses:
+                    self._is_asked.clear()
                 await self._clock.sleep_until(self._clock.now_s() + TICK_S)
         finally:
             for key in list(self._pauses):
@@ -117,6 +122,7 @@ class RunPauses:
             present = self._pauses[key] = _Pause(
                 pause_id=secrets.token_hex(8), why=why, by=by, for_s=for_s or most_s, asked_ns=now_ns, renew_ns=now_ns
             )
+            self._is_asked.set()
         else:
             present.why, present.by, present.for_s, present.renew_ns = why, by, for_s or most_s, now_ns
         reason = printable(why) or "no reason given"

@@ -12,7 +12,8 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any
+from concurrent.futures import Executor
+from typing import Any, TypeVar
 
 import async_solipsism
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from controller.gpu import run_dir
 
+Result = TypeVar("Result")
 SEED_VARIABLE = "GRIDCHASE_CAMPAIGN_SEED"
 CI_SEED = 20_261_127
 """In CI the campaigns play the same schedules each time, so that no change fails by chance."""
@@ -66,6 +68,13 @@ def campaign_seed() -> int:
     return int(os.environ[SEED_VARIABLE])
 
 
+class VirtualTimeLoop(async_solipsism.EventLoop):  # type: ignore[misc]
+    """Makes calls to the disk in the loop's own thread, which would wait for another thread all the same."""
+
+    async def run_in_executor(self, _executor: Executor | None, func: Callable[..., Result], *args: object) -> Result:
+        return func(*args)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an async test on a loop of its own; leave every other test to pytest."""
@@ -76,7 +85,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("live"):
         _run(_in_real_time(test(**fixtures)), asyncio.new_event_loop)
     else:
-        _run(test(**fixtures), async_solipsism.EventLoop)
+        _run(test(**fixtures), VirtualTimeLoop)
     return True
 
 

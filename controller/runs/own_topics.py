@@ -39,6 +39,7 @@ class OwnTopics:
         self._gpu_uuids = frozenset(gpu_uuids)
         self._unheard_since_s: float | None = None
         """When the oldest message was sent that has not come back, on the clock of the event loop [s]."""
+        self._is_sent = asyncio.Event()
         self._fault_log = FaultLog(_LOGGER, recovered="what is published reaches the broker again", log_changes=False)
 
     @property
@@ -63,6 +64,7 @@ class OwnTopics:
         def publish(message: GpuEnergy) -> None:
             if self._unheard_since_s is None and self._bus.connected:
                 self._unheard_since_s = asyncio.get_running_loop().time()
+                self._is_sent.set()
             publisher.publish(message)
 
         return publish
@@ -73,8 +75,11 @@ class OwnTopics:
             self._bus.subscribe(self._topics.gpu(self._node, None, leaf), self._hear, qos=0)
         try:
             while True:
-                await asyncio.sleep(CHECK_PERIOD_S)  # a deadline of the network: in real seconds, also in the demo
-                self._check()
+                await self._is_sent.wait()
+                self._is_sent.clear()
+                while self._unheard_since_s is not None:
+                    await asyncio.sleep(CHECK_PERIOD_S)  # a deadline of the network: in real seconds, also in the demo
+                    self._check()
         finally:
             for uuid in self._gpu_uuids:
                 self._clear(self._topics.gpu(self._node, uuid, "energy"))

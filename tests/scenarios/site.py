@@ -32,6 +32,8 @@ LADDER_W = [280.0, 225.0, 180.0, 145.0, 115.0, 100.0]
 POWER_RATIO = 0.9
 """A fake GPU draws nine tenths of its limit."""
 TOPICS = Topics()
+FINE = "energy.period_s=5"
+"""For what is said to the second. Else a node of a `Site` acts every 20 s, and a day takes a few seconds."""
 ANY_PROVIDER = 'signal.provider=[{name="constant", value=300.0}]'
 """What a configuration with a signal must name; the providers of a `Site` are used instead."""
 DRAW_S = 0.002
@@ -76,7 +78,8 @@ class Site:
             "bus.username=node",  # a site, whose broker knows its users
         )
         quick = ("profiler.settle_s=20", "profiler.window_s=100", "profiler.block_s=40", "profiler.n_blocks=0")
-        self.config = load_config(None, [*fixed, *quick, *overrides])
+        coarse = ("energy.period_s=20", "signal.period_s=300")
+        self.config = load_config(None, [*fixed, *quick, *coarse, *overrides])
 
     def node(self) -> NodeContext:
         """Return what a controller is given."""
@@ -162,6 +165,7 @@ class Training:
         self.begin_s: float | None = None
         self.end_s = 0.0
         self._bus, self._clock = site.bus, site.clock
+        self._period_s = site.config.energy.period_s
         self._job, self._run, self._rank, self._rate = job, run, rank, rate
         fields: dict[str, Any] = {"boot_id": BOOT_ID, "pid": 100 + rank, "world_size": 1, "batch_size": 256} | status
         self._status = RankStatus(
@@ -180,8 +184,9 @@ class Training:
         self._n_marks = 0
         self._begin_ns = 0
 
-    async def train(self, duration_s: float, *, flush_s: float = 5.0, epoch: int = 0) -> None:
+    async def train(self, duration_s: float, *, flush_s: float | None = None, epoch: int = 0) -> None:
         """Do iterations for some time; the last one begins within it."""
+        flush_s = flush_s or self._period_s
         until_s = self._clock.now_s() + duration_s
         self._begin_ns = self._clock.monotonic_ns()
         self.begin_s = self.begin_s or self._clock.now_s()
@@ -193,13 +198,13 @@ class Training:
                 self.flush(epoch)
         self.flush(epoch)
 
-    async def train_steps(self, n_steps: int, *, flush_s: float = 5.0) -> None:
+    async def train_steps(self, n_steps: int) -> None:
         """Do so many iterations: ranks that wait for each other do the same number."""
         self._begin_ns = self._clock.monotonic_ns()
         self.begin_s = flushed_s = self._clock.now_s()
         for _ in range(n_steps):
             await self._step()
-            if self.end_s - flushed_s >= flush_s:
+            if self.end_s - flushed_s >= self._period_s:
                 flushed_s = self.end_s
                 self.flush()
         self.flush()

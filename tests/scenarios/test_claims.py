@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeGpu
-from tests.scenarios.site import LADDER_W, PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
+from tests.scenarios.site import FINE, LADDER_W, PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
 
 
 def two_gpus() -> list[FakeGpu]:
@@ -43,7 +43,7 @@ async def test_runs_back_to_back_are_each_measured_from_beginning_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, duration_s: float
 ) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
+    site = Site(tmp_path, [gpu], FINE)
     runs = [Training(site, run=run, pid=pid) for pid, run in enumerate(("run-1", "run-2", "run-3"), start=1)]
     async with site.controlled():
         for run in runs:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import LoopClock
-from tests.scenarios.site import HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
+from tests.scenarios.site import FINE, HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
 
 COLD_S = 900.0
 
@@ -43,7 +43,7 @@ async def test_a_job_that_keeps_to_its_curve_is_not_profiled_again(tmp_path: Pat
 
 async def test_a_last_will_for_a_moment_does_not_split_the_account(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], "plan.max_slowdown=1.3")
+    site = Site(tmp_path, [gpu], FINE, "plan.max_slowdown=1.3")
     async with site.controlled():
         job = Training(site)
         await job.train(HOUR_S)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.site import HOUR_S, PRIOR_W, Site, Training, energy_j, prior_gpu
+from tests.scenarios.site import FINE, HOUR_S, PRIOR_W, Site, Training, energy_j, prior_gpu
 
 IDLE_S = 60.0
 END_S = 5.0
 TICK_S = 5.5
-"""The controller of a scenario acts every 5 s."""
+"""The controller acts every 5 s."""
 
 
 def reasons(site: Site) -> list[str]:
@@ -24,7 +24,7 @@ async def test_the_limit_is_given_back_although_the_process_lives(
     tmp_path: Path, total: int | None, after_s: float, reason: str
 ) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
+    site = Site(tmp_path, [gpu], FINE)
     training = Training(site, total_iterations=total)
     async with site.controlled():
         if total is None:

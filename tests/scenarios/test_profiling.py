@@ -13,6 +13,7 @@ from publishers.messages.codec import decode
 from publishers.messages.reports import LimitChange, RunEnergy
 from tests.fakes import KEY, MIDNIGHT_S, FakeGpu
 from tests.scenarios.site import (
+    FINE,
     HOUR_S,
     LADDER_W,
     NODE,
@@ -78,7 +79,7 @@ async def test_a_job_is_profiled_while_it_trains_and_then_gets_its_best_static_l
 
 async def test_the_sweep_takes_the_time_that_settling_and_measuring_take(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], STATIC)
+    site = Site(tmp_path, [gpu], FINE, STATIC)
     async with site.controlled():
         await Training(site).train(1_800)
     times_s = [time_s - MIDNIGHT_S for time_s, _ in gpu.history[:6]]
@@ -89,7 +90,7 @@ async def test_the_sweep_takes_the_time_that_settling_and_measuring_take(tmp_pat
 
 async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], STATIC)
+    site = Site(tmp_path, [gpu], FINE, STATIC)
     training = Training(site)
     async with site.controlled():
         await training.train(3_600)
@@ -112,7 +113,7 @@ async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: 
 
 
 async def test_only_the_final_account_is_retained_and_the_nodes_part_with_it(tmp_path: Path) -> None:
-    site = Site(tmp_path, [prior_gpu()], STATIC)
+    site = Site(tmp_path, [prior_gpu()], FINE, STATIC)
     training = Training(site)
     energy_topic = TOPICS.run(KEY, "energy")
     part_topic = TOPICS.run_on_node(KEY, NODE)
@@ -127,7 +128,7 @@ async def test_only_the_final_account_is_retained_and_the_nodes_part_with_it(tmp
 
 async def test_short_epochs_and_pauses_do_not_stop_the_sweep(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], STATIC)
+    site = Site(tmp_path, [gpu], FINE, STATIC)
     training = Training(site)
     async with site.controlled():
         for epoch in range(70):
@@ -170,7 +171,7 @@ async def test_points_are_recorded_at_the_enforced_limit(tmp_path: Path) -> None
 
 async def test_two_gpus_are_profiled_by_their_summed_power_and_the_slowest_rank(tmp_path: Path) -> None:
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
-    site = Site(tmp_path, gpus, STATIC)
+    site = Site(tmp_path, gpus, FINE, STATIC)
     ranks = [
         Training(site, [gpus[0]], rank=0, world_size=2),
         Training(site, [gpus[1]], rank=1, world_size=2, rate=lambda limit_w: 0.8 * rate_per_s(limit_w)),
@@ -331,7 +332,7 @@ async def test_a_job_that_changes_during_the_sweep_is_measured_anew(tmp_path: Pa
 
 async def test_a_passing_power_brake_during_refinement_does_not_change_the_curve(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.02")
+    site = Site(tmp_path, [gpu], FINE, *CURIOUS, "plan.max_slowdown=1.02")
 
     def rate(limit_w: float) -> float:
         return rate_per_s(min(limit_w, gpu.out_of_band_power_limit_w))

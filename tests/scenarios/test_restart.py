@@ -19,6 +19,7 @@ from tests.fakes import MAX_SLEEP_S, MIDNIGHT_S, FixedProvider, LoopClock
 from tests.scenarios.multi_node_site import MultiNodeSite
 from tests.scenarios.site import (
     ANY_PROVIDER,
+    FINE,
     HOUR_S,
     NODE,
     PRIOR_W,
@@ -101,7 +102,7 @@ async def test_a_training_that_its_launcher_starts_again_goes_on_with_its_books(
 async def test_a_process_that_died_during_downtime_is_not_charged_for_it(
     tmp_path: Path,
 ) -> None:
-    site = Site(tmp_path, [prior_gpu()])
+    site = Site(tmp_path, [prior_gpu()], FINE)
     training = Training(site)
     async with site.controlled():
         await training.train(3_000.0)
@@ -267,7 +268,7 @@ def meter_times(site: Site) -> int:
 
 async def test_no_record_after_a_kill_is_older_than_the_last_one_before_it(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site, after = Site(tmp_path / "state", [gpu]), Site(tmp_path / "killed", [gpu])
+    site, after = Site(tmp_path / "state", [gpu], FINE), Site(tmp_path / "killed", [gpu], FINE)
     after.bus = site.bus
     training = Training(site)
     async with site.controlled():

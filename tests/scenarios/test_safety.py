@@ -16,7 +16,7 @@ from controller.ports import LiveLimit, Sample
 from publishers.messages.codec import decode
 from publishers.messages.reports import NodeStatus
 from tests.fakes import FakeBus, FakeGpu
-from tests.scenarios.site import NODE, PRIOR_W, TOPICS, Site, Training, prior_gpu
+from tests.scenarios.site import FINE, NODE, PRIOR_W, TOPICS, Site, Training, prior_gpu
 
 
 def two_gpus() -> list[FakeGpu]:
@@ -208,7 +208,7 @@ async def test_a_gpu_that_failed_at_the_start_is_restored_when_it_answers(tmp_pa
 
 @pytest.mark.parametrize("state", ["finished", "lost", None], ids=["finished", "last will", "silence"])
 async def test_the_end_of_a_run_restores_its_gpu(tmp_path: Path, state: str | None) -> None:
-    site = Site(tmp_path, two_gpus())
+    site = Site(tmp_path, two_gpus(), FINE)
     async with site.controlled():
         first, _ = await train_both(site, 600)
         if state is not None:
@@ -240,7 +240,7 @@ async def test_a_silent_run_that_comes_back_is_limited_again(tmp_path: Path) -> 
 async def test_without_permission_a_run_is_measured_and_published_and_nothing_is_written(tmp_path: Path) -> None:
     gpu = prior_gpu()
     gpu.errors = {"set_power_limit": GpuPermissionError("no", gpu_uuid=gpu.uuid, operation="set_power_limit", code=4)}
-    site = Site(tmp_path, [gpu])
+    site = Site(tmp_path, [gpu], FINE)
     training = Training(site)
     async with site.controlled():
         await training.train(900)
