@@ -11,9 +11,18 @@ from tests.live.conftest import Mosquitto, broker
 
 __all__ = ["broker"]
 FRAMEWORKS = ("torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "keras", "jax", "flax")
-# Frameworks warn of each other's ageing, some only where they are imported first. What is held against a test is a
-# warning from a line of ours, and one of PyTorch's compiler about what it was made to trace.
-WARNINGS = ("default", "error:::(controller|gridchase|policies|publishers|tests)", "error:Dynamo")
+WARNINGS = (
+    "default",
+    "error:::(controller|gridchase|policies|publishers|tests)",
+    "error:Dynamo",
+    "error::pytest.PytestUnhandledThreadExceptionWarning",
+    "error::pytest.PytestUnraisableExceptionWarning",
+)
+"""Frameworks may warn of their own code and of each other's, and some do so on their first import only.
+
+A test fails on a warning from a line of ours, on one of PyTorch's compiler about what it traces, and on an exception
+that nobody catches.
+"""
 MISSING = [name for name in FRAMEWORKS if find_spec(name) is None]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 def untraced(hook: Callable[..., None]) -> Callable[..., None]:
     """Mark a hook as `torch.compiler.disable` does, and return it.
 
-    Dynamo then calls it between two graphs; else it traces all that a hook calls and warns of every built-in there.
-    Without the mark no graph would be whole either: PyTorch's own wrapper of a step breaks each.
+    Dynamo then calls it between two graphs. Unmarked, it would trace whatever the hook calls, and warn of each built-in
+    function there. The mark breaks no graph that was whole: PyTorch's own wrapper of `step` breaks it already.
     """
     vars(hook).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="it counts the steps, outside of any graph")
     return hook
