@@ -23,7 +23,7 @@ from publishers.messages.training import (
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.publish_iterations import publisher_of
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 TICK_NS = 1_000
 
 

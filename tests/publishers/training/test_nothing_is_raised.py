@@ -113,6 +113,7 @@ def go_through(publisher: Publisher, loop: str) -> None:
     is_acknowledged=st.booleans(),
     counts_steps=st.booleans(),
 )
+@pytest.mark.usefixtures("short_close")
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_calls_in_any_order_with_any_values_raise_nothing(
     calls: list[tuple[str, Any, Any]], faults: list[bool], *, is_up: bool, is_acknowledged: bool, counts_steps: bool

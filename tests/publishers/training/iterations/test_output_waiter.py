@@ -9,7 +9,7 @@ import pytest
 
 from gridchase import Publisher
 from publishers.training.iterations.output_waiter import MAX_WAITING
-from tests.publishers.training.fake_connection import FakeConnection, epochs, publisher_on, wait_until
+from tests.publishers.training.fake_connection import TIMEOUT_S, FakeConnection, epochs, publisher_on, wait_until
 
 
 class Output:
@@ -26,7 +26,7 @@ class Output:
 
     def block_until_ready(self) -> "Output":
         self.is_asked.set()
-        self._is_ready.wait(10.0)
+        self._is_ready.wait(TIMEOUT_S)
         return self
 
 
@@ -65,7 +65,7 @@ def test_an_iteration_ends_when_its_output_is_there_and_not_when_it_was_asked_fo
         for output in outputs:  # the loop runs ahead
             publisher.wait_for(output)
         for k, output in enumerate(outputs, 1):
-            assert output.is_asked.wait(5.0)
+            assert output.is_asked.wait(TIMEOUT_S)
             clock.now_ns = 1_000 * k
             output.finish()
             wait_until(lambda: len(ends_ns(connection)) == clock.now_ns // 1_000)
@@ -108,7 +108,7 @@ def test_no_more_outputs_are_kept_than_are_waited_for() -> None:
     with waiting(connection, itertools.count().__next__) as publisher:
         publisher.begin()
         publisher.wait_for(stuck)
-        assert stuck.is_asked.wait(5.0)
+        assert stuck.is_asked.wait(TIMEOUT_S)
         for _ in range(3 * MAX_WAITING):
             publisher.wait_for(Output(is_ready=True))
         assert publisher._waiter._outputs.qsize() == MAX_WAITING

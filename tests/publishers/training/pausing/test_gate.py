@@ -50,7 +50,7 @@ def in_thread() -> Iterator[Callable[[Callable[[], object]], threading.Thread]]:
 
     yield start
     for thread in threads:
-        thread.join(5.0)
+        thread.join(60.0)
         assert not thread.is_alive()
 
 

@@ -132,7 +132,7 @@ def test_a_loop_stands_between_two_batches_and_counts_every_iteration_once(*, is
     wait_until(lambda: connection.statuses() and connection.statuses()[-1].paused_since_ns is not None)
     n_before = len(done)
     connection.command(Command(**ids, command="resume", reason="enough"))
-    thread.join(10.0)
+    thread.join(60.0)
     publisher.close()
     assert n_before == 40
     assert done == list(range(100))

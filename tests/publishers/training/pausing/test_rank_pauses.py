@@ -65,7 +65,7 @@ class Training:
         self._is_over = True
         self._steps.release()
         self.publisher.close()
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         assert not self._thread.is_alive()
 
     def say(self, word: str, **changes: Any) -> None:  # noqa: ANN401 — the record checks them

@@ -6,7 +6,6 @@ import pytest
 from tqdm import tqdm
 
 from publishers.messages.reports import RunEnergy
-from publishers.training.worker import CLOSE_TIMEOUT_S
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 from tests.publishers.training.reporting.test_notices import notice
 from tests.publishers.training.reporting.test_run_summary import KWH, record
@@ -131,10 +130,10 @@ def test_where_no_controller_was_heard_nothing_is_waited_for(capfd: pytest.Captu
     assert publisher.summary().reason == "no_controller"
 
 
+@pytest.mark.usefixtures("short_close")
 def test_a_record_that_does_not_come_is_waited_for_no_longer_than_closing_takes(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("publishers.training.worker.CLOSE_TIMEOUT_S", CLOSE_TIMEOUT_S / 10)
     connection = MeasuredConnection()
     publisher = trained(connection)
     connection.energy(running())
@@ -178,6 +177,7 @@ def test_a_refusal_of_the_controller_is_why_nothing_was_measured(capfd: pytest.C
     assert publisher.summary().reason == "gpu_taken"
 
 
+@pytest.mark.usefixtures("short_close")
 def test_the_retained_record_of_an_earlier_run_of_this_id_is_not_ours() -> None:
     connection = MeasuredConnection()
     publisher = trained(connection)
@@ -189,6 +189,7 @@ def test_the_retained_record_of_an_earlier_run_of_this_id_is_not_ours() -> None:
     publisher.close()
 
 
+@pytest.mark.usefixtures("short_close")
 def test_live_values_are_the_newest_records_and_the_power_since_the_one_before() -> None:
     connection = MeasuredConnection()
     publisher = trained(connection)
@@ -212,6 +213,7 @@ def test_live_values_are_the_newest_records_and_the_power_since_the_one_before()
     publisher.close()
 
 
+@pytest.mark.usefixtures("short_close")
 def test_a_run_without_a_gpu_has_no_live_values() -> None:
     connection = MeasuredConnection()
     publisher = trained(connection)

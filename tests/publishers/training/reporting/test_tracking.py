@@ -63,7 +63,7 @@ class Mlflow:
 
     def log_batch(self, run_id: str, metrics: list[tuple[Any, ...]]) -> None:
         self.threads.add(threading.get_ident())
-        assert self.may_go_on.wait(10.0)
+        assert self.may_go_on.wait(60.0)
         self.batches.append((run_id, metrics))
 
 

@@ -16,6 +16,7 @@ from publishers.messages.training import MAX_CANDIDATES, TrialRequest
 from publishers.training.trial.policy_client import BatchSizeQuery, BatchSizeTrial, read_options
 from tests.publishers.training.fake_connection import (
     SIZES,
+    TIMEOUT_S,
     Failing,
     FakeConnection,
     answer,
@@ -24,6 +25,9 @@ from tests.publishers.training.fake_connection import (
     unused_broker,
     wait_until,
 )
+
+LONG_S = 1_000.0
+"""A timeout that does not elapse."""
 
 
 def question() -> BatchSizeQuery:
@@ -158,7 +162,7 @@ def test_the_later_of_two_queries_counts_and_the_earlier_one_ends() -> None:
         wait_until(connection.requests)
         connection.answers = lambda request: [answer(request)]
         assert publisher.batch_size(SIZES, default=64) == 16
-        first.join(5.0)
+        first.join(TIMEOUT_S)
     assert sizes in ([32], [16])
     assert {topic.rpartition("/")[2] for topic in connection.subscriptions} == {
         "notice",
@@ -177,10 +181,10 @@ def test_a_second_query_of_a_run_is_sent_on_its_own() -> None:
 
 def test_an_answer_that_is_no_candidate_gives_the_default(caplog: pytest.LogCaptureFixture) -> None:
     with publisher_on(answering(batch_size=48)) as publisher:
-        assert publisher.batch_size(SIZES, default=32, timeout_s=0.1) == 32
+        assert publisher.batch_size(SIZES, default=32, timeout_s=1.0) == 32
         assert publisher.trial is None
     assert [record.message for record in caplog.records] == [
-        "the batch size is the default, 32: the answer, 48, is none of the candidates, and no other came within 0.1 s"
+        "the batch size is the default, 32: the answer, 48, is none of the candidates, and no other came within 1 s"
     ]
 
 
@@ -191,23 +195,23 @@ def test_without_a_service_the_default_is_returned_in_time(
     connection = FakeConnection()
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
         begin_s = time.monotonic()
-        assert publisher.batch_size(SIZES, default=32, timeout_s=0.2) == 32
-        assert 0.19 < time.monotonic() - begin_s < 2.0
+        assert publisher.batch_size(SIZES, default=32, timeout_s=0.5) == 32
+        assert 0.49 < time.monotonic() - begin_s < TIMEOUT_S
         n_asked = len(connection.requests())
-        assert n_asked >= 3
+        assert n_asked >= 2
         assert publisher.trial is None
     assert connection.statuses()[-1].batch_size == 32
     assert len(connection.requests()) == n_asked
     assert len({request.correlation for request in connection.requests()}) == n_asked
     assert len(caplog.records) == 1
-    assert "no policy service answers at mqtt://127.0.0.1:1883 within 0.2 s" in caplog.text
+    assert "no policy service answers at mqtt://127.0.0.1:1883 within 0.5 s" in caplog.text
 
 
 def test_a_broker_that_was_never_there_is_tried_twice(caplog: pytest.LogCaptureFixture) -> None:
     publisher = Publisher(job="alone", rank=0, world_size=1, broker=unused_broker(), heartbeat_s=5.0)
     begin_s = time.monotonic()
-    assert publisher.batch_size(SIZES, default=32) == 32
-    assert 0.9 < time.monotonic() - begin_s < 3.0
+    assert publisher.batch_size(SIZES, default=32, timeout_s=LONG_S) == 32
+    assert 0.9 < time.monotonic() - begin_s < TIMEOUT_S
     publisher.close()
     assert [("no connection to" in record.message) for record in caplog.records] == [True, True]
 
@@ -223,7 +227,7 @@ def test_a_broker_that_returns_gets_the_request_at_once() -> None:
         failures = connection.failures
         wait_until(lambda: connection.n_retries and connection.failures > failures + 10)
         connection.up = True
-        asked.join(5.0)
+        asked.join(TIMEOUT_S)
         assert not asked.is_alive()
         assert publisher.trial is not None
 
@@ -239,9 +243,9 @@ def test_closing_ends_the_wait_at_once(caplog: pytest.LogCaptureFixture) -> None
 
     closing = threading.Thread(target=close_soon)
     closing.start()
-    assert publisher.batch_size(SIZES, default=32) == 32
-    closing.join(5.0)
-    assert time.monotonic() - begin_s < 5.0
+    assert publisher.batch_size(SIZES, default=32, timeout_s=LONG_S) == 32
+    closing.join(TIMEOUT_S)
+    assert time.monotonic() - begin_s < TIMEOUT_S
     assert connection.statuses()[-1].state == "finished"
     assert [record.message for record in caplog.records] == [
         "the batch size is the default, 32: publishing was closed meanwhile"
@@ -256,8 +260,8 @@ def test_a_publisher_that_is_closed_off_or_copied_returns_the_default(
     off = publisher_on(FakeConnection(), job="two words")
     for publisher in (closed, off):
         begin_s = time.monotonic()
-        assert publisher.batch_size(SIZES, default=32) == 32
-        assert time.monotonic() - begin_s < 1.0
+        assert publisher.batch_size(SIZES, default=32, timeout_s=LONG_S) == 32
+        assert time.monotonic() - begin_s < TIMEOUT_S
         assert publisher.trial is None
     assert [record.message for record in caplog.records][-1].endswith("publishing is off, or closed")
 
@@ -268,8 +272,8 @@ def test_a_publisher_whose_thread_has_ended_returns_the_default() -> None:
 
     publisher = Publisher(job="failing", rank=0, world_size=1, connect=fail)
     begin_s = time.monotonic()
-    assert publisher.batch_size(SIZES, default=32) == 32
-    assert time.monotonic() - begin_s < 5.0
+    assert publisher.batch_size(SIZES, default=32, timeout_s=LONG_S) == 32
+    assert time.monotonic() - begin_s < TIMEOUT_S
     publisher.close()
 
 
