@@ -12,7 +12,7 @@ ORDER := $(if $(CI),--randomly-seed=1)
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-frameworks compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
+.PHONY: demo test test-frameworks test-frameworks-all compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -22,10 +22,13 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
 	$(BIN)/python -m tests.second_try -m live -n 4 --dist worksteal $(ORDER)
 
-# The real frameworks, in an environment of their own.
+# The real frameworks, in an environment of their own: each framework, launcher and kind of training once, or all.
 COMPARES_TIMES := tests/frameworks/test_up_beside_examples.py tests/frameworks/test_rates.py
+TEST_FRAMEWORKS := $(FRAMEWORKS)/python -m tests.second_try tests/frameworks tests/test_pins.py -n 3 --dist worksteal $(COMPARES_TIMES:%=--ignore %)
 test-frameworks: $(FRAMEWORKS_STAMP)
-	$(FRAMEWORKS)/python -m tests.second_try tests/frameworks tests/test_pins.py -n 2 --dist worksteal $(COMPARES_TIMES:%=--ignore %)
+	$(TEST_FRAMEWORKS) -m 'not further'
+test-frameworks-all: $(FRAMEWORKS_STAMP)
+	$(TEST_FRAMEWORKS)
 
 # Trainings whose measured times are compared with their own clock's and the simulation's. It gates nothing: stalls of a
 # shared machine count, too. Best on a quiet one.

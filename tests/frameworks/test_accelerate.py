@@ -17,7 +17,7 @@ def run(folder: Path, broker: Mosquitto, *arguments: str, ranks: int = 1) -> Out
     return train_published(line, folder, broker.url)
 
 
-@pytest.mark.parametrize(("accumulation", "n_steps"), [(1, 80), (4, 20)])
+@pytest.mark.parametrize(("accumulation", "n_steps"), [pytest.param(1, 80, marks=pytest.mark.further), (4, 20)])
 def test_every_step_is_counted(accumulation: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     outcome = run(tmp_path, broker, f"--accumulation={accumulation}", "--validation")
     assert outcome.exit_code == 0, outcome.stderr
@@ -27,6 +27,7 @@ def test_every_step_is_counted(accumulation: int, n_steps: int, broker: Mosquitt
     assert record.counted_by == {"optimizer"}
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("arguments", [["--validation"], ["--wrap"], ["--wrap", "--iterable"]])
 def test_every_step_is_counted_on_each_of_two_ranks(
     arguments: list[str], broker: Mosquitto, bus: Bus, tmp_path: Path

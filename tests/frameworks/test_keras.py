@@ -18,7 +18,15 @@ def run(folder: Path, broker: Mosquitto, *arguments: str, backend: str = "jax") 
     return train_published(line, folder, broker.url, KERAS_BACKEND=backend)
 
 
-@pytest.mark.parametrize(("backend", "n_at_once"), [("jax", 1), ("jax", 7), ("jax", 8), ("torch", 1)])
+@pytest.mark.parametrize(
+    ("backend", "n_at_once"),
+    [
+        pytest.param("jax", 1, marks=pytest.mark.further),
+        ("jax", 7),
+        pytest.param("jax", 8, marks=pytest.mark.further),
+        ("torch", 1),
+    ],
+)
 def test_every_step_of_a_model_is_counted(
     backend: str, n_at_once: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -55,7 +63,7 @@ def test_two_trainings_in_one_process_are_two_runs(broker: Mosquitto, bus: Bus, 
     assert [(record.states, record.n_iterations) for record in bus.records(2)] == [(["running", "finished"], 80)] * 2
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.further)])
 def test_a_training_that_fails_is_lost_with_its_own_error(
     backend: str, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:

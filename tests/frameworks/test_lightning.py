@@ -16,8 +16,15 @@ def run(folder: Path, broker: Mosquitto, *arguments: str) -> Outcome:
     return train_published(command(SCRIPT, arguments), folder, broker.url)
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
-@pytest.mark.parametrize(("accumulation", "n_steps"), [(1, 80), (4, 20)])
+@pytest.mark.parametrize(
+    ("package", "accumulation", "n_steps"),
+    [
+        ("lightning.pytorch", 4, 20),
+        ("pytorch_lightning", 1, 80),
+        pytest.param("lightning.pytorch", 1, 80, marks=pytest.mark.further),
+        pytest.param("pytorch_lightning", 4, 20, marks=pytest.mark.further),
+    ],
+)
 def test_every_step_of_a_trainer_is_counted(
     package: str, accumulation: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -32,6 +39,7 @@ def test_every_step_of_a_trainer_is_counted(
     assert record.statuses[-1].batch_size == 8 * accumulation
 
 
+@pytest.mark.further
 def test_its_own_launcher_makes_one_run_of_two_devices(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     outcome = run(tmp_path / "published", broker, "--devices=2", "--validation")
     assert outcome.exit_code == 0, outcome.stderr
@@ -55,6 +63,7 @@ def test_the_callback_that_is_passed_and_the_one_that_is_found_count_once(
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.further
 def test_a_loader_that_is_published_too_is_in_the_same_run(
     accumulation: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -72,6 +81,7 @@ def test_where_no_job_is_named_there_is_no_callback(tmp_path: Path) -> None:
     assert not [line for line in said if line.startswith("gridchase")]  # Lightning's own lines name files of this clone
 
 
+@pytest.mark.further
 def test_a_resumed_training_publishes_what_is_left_of_it(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     save = f"--save={tmp_path / 'checkpoints'}"
     assert run(tmp_path / "first", broker, save, "--stop-after=50").exit_code == 0
@@ -88,6 +98,7 @@ def test_two_trainings_in_one_process_are_two_runs(broker: Mosquitto, bus: Bus, 
     assert [(record.states, record.n_iterations) for record in bus.records(2)] == [(["running", "finished"], 80)] * 2
 
 
+@pytest.mark.further
 def test_a_training_that_fails_is_lost_with_its_own_error(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     outcome = run(tmp_path, broker, "--fail")
     assert outcome.exit_code == 1

@@ -96,6 +96,7 @@ def test_lightnings_writer_of_tensorboard_gets_them(bus: Bus, tmp_path: Path) ->
     assert bus.states() == [["running", "finished"]]
 
 
+@pytest.mark.further
 def test_lightnings_run_of_mlflow_gets_them(bus: Bus, tmp_path: Path) -> None:
     loggers, mlflow = pytest.importorskip("lightning.pytorch.loggers"), pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -51,13 +51,13 @@ def records_of(
 @pytest.mark.parametrize(
     ("script", "launcher", "ranks", "counted_by"),
     [
-        ("with_torch", "python", 1, "optimizer"),
+        pytest.param("with_torch", "python", 1, "optimizer", marks=pytest.mark.further),
         ("with_torch", "torchrun", 2, "optimizer"),
         ("with_transformers", "python", 1, "callback"),
-        ("with_transformers", "torchrun", 2, "callback"),
+        pytest.param("with_transformers", "torchrun", 2, "callback", marks=pytest.mark.further),
         ("with_lightning", "python", 1, "callback"),
         ("with_keras", "python", 1, "callback"),
-        ("with_accelerate", "torchrun", 2, "optimizer"),
+        pytest.param("with_accelerate", "torchrun", 2, "optimizer", marks=pytest.mark.further),
     ],
 )
 def test_a_script_that_nobody_has_touched_is_published(

@@ -17,7 +17,7 @@ def run(folder: Path, broker: Mosquitto, *arguments: str, ranks: int = 1) -> Out
     return train_published(line, folder, broker.url)
 
 
-@pytest.mark.parametrize(("accumulation", "n_steps"), [(1, 80), (8, 10)])
+@pytest.mark.parametrize(("accumulation", "n_steps"), [pytest.param(1, 80, marks=pytest.mark.further), (8, 10)])
 def test_every_step_of_a_trainer_is_counted(
     accumulation: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -32,7 +32,7 @@ def test_every_step_of_a_trainer_is_counted(
     assert record.statuses[-1].batch_size == 8 * accumulation
 
 
-@pytest.mark.parametrize(("accumulation", "n_steps"), [(1, 40), (8, 6)])
+@pytest.mark.parametrize(("accumulation", "n_steps"), [pytest.param(1, 40, marks=pytest.mark.further), (8, 6)])
 def test_every_step_is_counted_on_each_of_two_ranks_in_one_run(
     accumulation: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -51,6 +51,7 @@ def test_every_step_is_counted_on_each_of_two_ranks_in_one_run(
     assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
 
 
+@pytest.mark.further
 def test_a_resumed_training_publishes_what_is_left_of_it(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     save = f"--save={tmp_path / 'checkpoints'}"
     assert run(tmp_path / "first", broker, save, "--stop-after=50").exit_code == 0
@@ -62,12 +63,13 @@ def test_a_resumed_training_publishes_what_is_left_of_it(broker: Mosquitto, bus:
     assert second.statuses[-1].total_iterations == 30
 
 
+@pytest.mark.further
 def test_two_trainings_in_one_process_are_two_runs(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     assert run(tmp_path, broker, "--fits=2").exit_code == 0
     assert [(record.states, record.n_iterations) for record in bus.records(2)] == [(["running", "finished"], 80)] * 2
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.further), 4])
 def test_a_loader_that_is_published_too_is_in_the_same_run(
     accumulation: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:

@@ -48,10 +48,10 @@ def train_once(command: Sequence[str], broker: Mosquitto, tmp_path: Path) -> Non
     "way",
     [
         "torchrun",
-        "torchrun, with a port",
+        pytest.param("torchrun, with a port", marks=pytest.mark.further),
         "torchrun, with an id of the user's",
         "mp.spawn",
-        "mp.spawn, by a file",
+        pytest.param("mp.spawn, by a file", marks=pytest.mark.further),
         "fork, with the parent's loader",
         "accelerate launch",
         "debug_launcher",
@@ -78,6 +78,7 @@ def test_the_ranks_of_a_launch_are_one_run(way: str, broker: Mosquitto, bus: Bus
     assert ranks_of_one_run(bus.records(2)) == [N_STEPS, N_STEPS]
 
 
+@pytest.mark.further
 def test_each_launch_is_a_run_of_its_own(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     for _ in range(2):
         train_once(torchrun(f"--master-port={free_port()}"), broker, tmp_path)
@@ -97,7 +98,11 @@ def test_the_nodes_of_a_static_launch_are_one_run(broker: Mosquitto, bus: Bus, t
     assert ranks_of_one_run(bus.records(2)) == [N_STEPS, N_STEPS]
 
 
-@pytest.mark.parametrize("options", [[], ["--master-port={port}"]], ids=["torchrun's id", "agent's store"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param([], marks=pytest.mark.further), ["--master-port={port}"]],
+    ids=["torchrun's id", "agent's store"],
+)
 def test_two_trainings_of_one_launch_are_two_runs(
     options: list[str], broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -108,7 +113,11 @@ def test_two_trainings_of_one_launch_are_two_runs(
         assert ranks_of_one_run(records[k : k + 2]) == [N_STEPS, N_STEPS]
 
 
-@pytest.mark.parametrize("options", [[], ["--master-port={port}"]], ids=["torchrun's id", "agent's store"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param([], marks=pytest.mark.further), ["--master-port={port}"]],
+    ids=["torchrun's id", "agent's store"],
+)
 def test_ranks_that_torchrun_starts_again_go_on_with_their_run(
     options: list[str], broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -127,14 +136,19 @@ def test_ranks_that_torchrun_starts_again_go_on_with_their_run(
         assert sum(len(message.ends_ns()) for message in record.messages) == N_STEPS + N_STEPS // 2
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("ddp", marks=pytest.mark.further), "ddp_spawn", pytest.param("ddp_fork", marks=pytest.mark.further)],
+)
 def test_what_lightning_launches_is_one_run(strategy: str, broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     train_once([*PYTHON, "lightning", strategy], broker, tmp_path)
     assert ranks_of_one_run(bus.records(2)) == [N_STEPS, N_STEPS]
 
 
 @pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpiexec.mpich"])
-@pytest.mark.parametrize("has_group", [True, False], ids=["process group", "no process group"])
+@pytest.mark.parametrize(
+    "has_group", [True, pytest.param(False, marks=pytest.mark.further)], ids=["process group", "no process group"]
+)
 def test_what_an_mpi_launches_is_one_run(
     launcher: str, has_group: bool, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -158,14 +172,20 @@ def test_what_an_mpi_launches_is_one_run(
             }
             for rank in "01"
         ],
-        [
-            {
-                "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-host-77@1",
-            }
-            for rank in "01"
-        ],
-        [{"PMI_RANK": rank, "PMI_SIZE": "2", "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": "2"} for rank in "01"],
+        pytest.param(
+            [
+                {
+                    "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+                    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-host-77@1",
+                }
+                for rank in "01"
+            ],
+            marks=pytest.mark.further,
+        ),
+        pytest.param(
+            [{"PMI_RANK": rank, "PMI_SIZE": "2", "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": "2"} for rank in "01"],
+            marks=pytest.mark.further,
+        ),
     ],
     ids=["srun", "Open MPI", "MPICH"],
 )  # fmt: skip

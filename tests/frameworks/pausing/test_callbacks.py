@@ -19,13 +19,13 @@ ENDLESS = "--epochs=100000"
 @pytest.mark.parametrize(
     ("script", "arguments", "variables"),
     [
-        ("with_transformers", ["--callback"], {}),
+        pytest.param("with_transformers", ["--callback"], {}, marks=pytest.mark.further),
         ("with_transformers", ["--callback", "--accumulation=4", "--validation"], {}),
-        ("with_lightning", ["--callback"], {}),
+        pytest.param("with_lightning", ["--callback"], {}, marks=pytest.mark.further),
         ("with_lightning", ["--accumulation=4", "--validation"], {}),
-        ("with_keras", ["--callback", "--validation"], {"KERAS_BACKEND": "jax"}),
+        pytest.param("with_keras", ["--callback", "--validation"], {"KERAS_BACKEND": "jax"}, marks=pytest.mark.further),
         ("with_keras", ["--callback", "--steps-per-execution=4"], {"KERAS_BACKEND": "jax"}),
-        ("with_keras", ["--callback"], {"KERAS_BACKEND": "torch"}),
+        pytest.param("with_keras", ["--callback"], {"KERAS_BACKEND": "torch"}, marks=pytest.mark.further),
     ],
 )
 def test_a_trainer_stands_still_in_a_pause_and_stops_when_it_is_asked_to(

@@ -24,8 +24,20 @@ def stood(accounts: list[dict[str, Any]]) -> list[list[int]]:
     return [[step for step, still_s in account["still"] if still_s >= STOOD_S] for account in accounts]
 
 
-@pytest.mark.parametrize("counted_by", ["optimizer", "caller", "loader"])
-@pytest.mark.parametrize(("ranks", "accumulation"), [(1, 1), (2, 1), (2, 4)])
+@pytest.mark.parametrize(
+    ("counted_by", "ranks", "accumulation"),
+    [
+        ("loader", 1, 1),
+        ("caller", 2, 1),
+        ("optimizer", 2, 4),
+        pytest.param("optimizer", 1, 1, marks=pytest.mark.further),
+        pytest.param("optimizer", 2, 1, marks=pytest.mark.further),
+        pytest.param("caller", 1, 1, marks=pytest.mark.further),
+        pytest.param("caller", 2, 4, marks=pytest.mark.further),
+        pytest.param("loader", 2, 1, marks=pytest.mark.further),
+        pytest.param("loader", 2, 4, marks=pytest.mark.further),
+    ],
+)
 def test_all_ranks_stand_after_the_same_step(
     counted_by: str, ranks: int, accumulation: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -50,7 +62,7 @@ def test_all_ranks_stand_after_the_same_step(
         assert record.statuses[-1].paused_s == pytest.approx(STOOD_S, abs=0.9)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.further)])
 def test_a_second_pause_and_workers_that_load_with_a_timeout(
     ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -68,7 +80,7 @@ def test_a_second_pause_and_workers_that_load_with_a_timeout(
     assert len({tuple(each) for each in stood(accounts)}) == 1
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.further), 2])
 def test_no_pause_is_longer_than_the_training_and_its_process_group_allow(
     ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -87,7 +99,7 @@ def test_no_pause_is_longer_than_the_training_and_its_process_group_allow(
     assert "has lasted 3 s, the most it may" in stderr
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.further), 2])
 def test_all_ranks_end_their_loops_after_the_same_step(ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     commander = Commander(bus, ranks)
     with training(tmp_path, broker, "--pausable", "--early-stop", "--epochs=50", ranks=ranks) as run:

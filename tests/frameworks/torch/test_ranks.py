@@ -12,17 +12,19 @@ from tests.frameworks.process import TRAININGS, Launcher, command, train, train_
 from tests.live.conftest import Mosquitto
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.further), 2])
 @pytest.mark.parametrize(
     ("script", "arguments", "n_steps"),
     [
-        ("with_torch.py", ["--wrap"], 80),
+        pytest.param("with_torch.py", ["--wrap"], 80, marks=pytest.mark.further),
         ("with_torch.py", ["--wrap", "--accumulation=4", "--validation"], 20),
-        ("with_accelerate.py", ["--wrap"], 80),
+        pytest.param("with_accelerate.py", ["--wrap"], 80, marks=pytest.mark.further),
         ("with_accelerate.py", ["--wrap", "--iterable"], 80),
-        ("with_accelerate.py", ["--wrap", "--accumulation=4", "--validation"], 20),
-        ("with_accelerate.py", ["--wrap-after"], 80),
-        ("with_accelerate.py", ["--wrap-after", "--iterable"], 80),
+        pytest.param(
+            "with_accelerate.py", ["--wrap", "--accumulation=4", "--validation"], 20, marks=pytest.mark.further
+        ),
+        pytest.param("with_accelerate.py", ["--wrap-after"], 80, marks=pytest.mark.further),
+        pytest.param("with_accelerate.py", ["--wrap-after", "--iterable"], 80, marks=pytest.mark.further),
         ("with_accelerate.py", ["--wrap-after", "--accumulation=4", "--validation"], 20),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value).removesuffix(".py"),
@@ -50,8 +52,11 @@ def test_each_rank_sees_its_own_batches_and_counts_its_steps(
         assert record.statuses[-1].total_iterations == (n_steps // ranks if knows_requests else None)
 
 
-@pytest.mark.parametrize(("arguments", "n_steps"), [([], 80), (["--accumulation=4", "--validation"], 20)])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("arguments", "n_steps"),
+    [pytest.param([], 80, marks=pytest.mark.further), (["--accumulation=4", "--validation"], 20)],
+)
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.further), 2])
 def test_a_loader_that_lightning_makes_anew_is_sharded_and_every_step_counted(
     arguments: list[str], n_steps: int, ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
