@@ -1,8 +1,8 @@
 """Runs `async def` tests: on virtual time, so that a day takes no time, or on the real clock where marked `live`.
 
-On virtual time a sleep of 24 h or more counts as "for ever" and a deadlock is a `SleepForeverError`; sockets, threads
-and processes do not exist there. Fixtures are ordinary ones: what must be awaited is an async context manager in the
-test.
+On virtual time a sleep of 24 h or more counts as "for ever" and a deadlock is a `SleepForeverError`. A connection is a
+pair of queues in memory, of aiohttp's clients and servers, too; threads and processes do not exist there. Fixtures are
+ordinary ones: what must be awaited is an async context manager in the test.
 """
 
 import asyncio
@@ -53,6 +53,7 @@ def _own_run_dir(
 ) -> None:
     """Keep locks and copies of journals out of the machine's run directory; live tests share theirs with processes."""
     if request.node.get_closest_marker("live") is None:
+        monkeypatch.setattr("aiohappyeyeballs.start_connection", async_solipsism.aiohappyeyeballs_start_connection)
         folder = tmp_path_factory.getbasetemp() / f"run-{next(_NUMBERS)}"
         monkeypatch.setattr(run_dir, "RUN_DIR", folder)
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -69,7 +70,19 @@ def campaign_seed() -> int:
 
 
 class VirtualTimeLoop(async_solipsism.EventLoop):  # type: ignore[misc]
-    """Makes calls to the disk in the loop's own thread, which would wait for another thread all the same."""
+    """Calls the disk in the loop's own thread, which would wait for another one all the same; has one interface."""
+
+    async def create_server(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        **options: object,
+    ) -> asyncio.AbstractServer:
+        """Serve on the loopback where all interfaces are asked for: it is the only one there is."""
+        host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 — nothing is bound
+        server: asyncio.AbstractServer = await super().create_server(protocol_factory, host, port, **options)
+        return server
 
     async def run_in_executor(self, _executor: Executor | None, func: Callable[..., Result], *args: object) -> Result:
         return func(*args)

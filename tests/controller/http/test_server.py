@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP, asked by a real client on loopback."""
+"""Health, metrics and pauses over HTTP, asked by a real client."""
 
 import asyncio
 import logging
@@ -21,9 +21,7 @@ from controller.http.server import NodeServer
 from controller.ports import Hold, LimitState, PauseState, Sample
 from publishers.messages.topics import RunKey
 from publishers.shared.http import own_token
-from tests.live.conftest import TIMEOUT_S, eventually, free_port
-
-pytestmark = pytest.mark.live
+from tests.live.conftest import TIMEOUT_S, eventually
 
 STATE = LimitState(
     hold=Hold.HELD,
@@ -59,6 +57,7 @@ RUNNING = PauseState(
 )
 KEY = RunKey("ada", "bert", "r1")
 RUN = "/v1/jobs/ada/bert/runs/r1"
+PORT = 9_400
 
 
 class FakePauses:
@@ -100,7 +99,6 @@ class Server:
         self.snapshot = snapshot
         self.pauses = FakePauses()
         self.token_file = ""
-        self.port = free_port()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[aiohttp.ClientSession]:
@@ -109,20 +107,15 @@ class Server:
         with tempfile.TemporaryDirectory() as state_dir:
             self.own_token = Path(state_dir) / own_token.FILE
             async with asyncio.TaskGroup() as tasks:
-                task = tasks.create_task(self.server(HttpConfig(port=self.port, token_file=self.token_file)).run())
-                await eventually(lambda: _listens(self.port))
-                async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout) as client:
+                task = tasks.create_task(self.server(HttpConfig(port=PORT, token_file=self.token_file)).run())
+                await asyncio.sleep(1.0)
+                async with aiohttp.ClientSession(f"http://127.0.0.1:{PORT}", timeout=timeout) as client:
                     yield client
                 task.cancel()
 
     def server(self, config: HttpConfig) -> NodeServer:
         """Return the server, not running yet."""
         return NodeServer(config, snapshot=lambda: self.snapshot, pauses=self.pauses, own_token=self.own_token)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def _ask(snapshot: Snapshot) -> tuple[int, list[str], list[str]]:
@@ -223,6 +216,7 @@ async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
         assert ("gridchase_gpu_power_limit_watts", "GPU-1") not in metrics
 
 
+@pytest.mark.live
 async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -24,7 +24,6 @@ DOOR_AND_USER: dict[Role, tuple[str, str]] = {
 NAMES = {"job": "resnet50", "run": "r1", "rank": "3", "boot_id": "b00t", "uuid": "GPU-1", "zone": "DE"}
 OWN = NAMES | {"user": "alice", "node": "gpu01", "random": "0a", "other": "log"}
 OTHERS = NAMES | {"user": "bob", "node": "gpu02", "random": "0b", "other": "dump"}
-CELLS = [(role, topic, whose) for role in ROLES for topic in RULES for whose in ("own", "other")]
 
 
 class Seen(NamedTuple):
@@ -71,12 +70,17 @@ def seen(site: SiteBroker) -> Seen:
     return seen
 
 
-@pytest.mark.parametrize(("role", "template", "whose"), CELLS)
-def test_a_role_writes_and_reads_what_the_table_says(seen: Seen, role: Role, template: str, whose: str) -> None:
-    allowed, cell = access(role, template), (role, topic_of(template, whose))
-    is_own = whose == "own" and f"<{OWNER.get(role)}>" in template
-    assert (cell in seen.written) == (allowed.write == "any" or (allowed.write == "own" and is_own))
-    assert (cell in seen.read) == (allowed.read == "any" or (allowed.read == "own" and is_own))
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_writes_and_reads_what_the_table_says(seen: Seen, role: Role) -> None:
+    wrong = []
+    for template in RULES:
+        for whose in ("own", "other"):
+            allowed, cell = access(role, template), (role, topic_of(template, whose))
+            is_own = whose == "own" and f"<{OWNER.get(role)}>" in template
+            may = [granted == "any" or (granted == "own" and is_own) for granted in (allowed.write, allowed.read)]
+            if may != [cell in seen.written, cell in seen.read]:
+                wrong.append(cell)
+    assert wrong == []
 
 
 def test_the_table_in_the_docs_is_what_was_tested() -> None:

@@ -1,7 +1,7 @@
 """The contract that every HTTP provider keeps.
 
-A test class of a provider inherits `ProviderContract` and has a fixture `bench` that returns a `ProviderBench`. The
-server is real, on loopback; so are the client and the clock.
+A test class of a provider inherits `ProviderContract` and has a fixture `bench` that returns a `ProviderBench`. Server
+and client are real; the connection between them is one in memory, on virtual time.
 """
 
 import logging
@@ -95,7 +95,6 @@ def value_at(bench: ProviderBench, starts_s: float) -> float:
     return 0.05 + number / 1e4 if bench.kind == "price" else 100.0 + number / 2
 
 
-@pytest.mark.live
 class ProviderContract:
     """The contract, a test each."""
 

@@ -13,8 +13,6 @@ from tests.policies.providers.fakes.watttime import PASSWORD
 from tests.policies.providers.sources.test_electricity_maps import ElectricityMapsBench
 from tests.policies.providers.sources.test_watttime import WattTimeBench
 
-pytestmark = pytest.mark.live  # the fake APIs are real servers
-
 Bench = ElectricityMapsBench | WattTimeBench
 HORIZON_KEYS: Final = ("horizonHours", "horizon_hours")
 

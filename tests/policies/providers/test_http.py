@@ -20,8 +20,6 @@ from policies.providers.http import MAX_BODY_BYTES, MAX_CACHED, MAX_CACHED_BYTES
 from tests.policies.providers.fakes.api import NGINX_403
 from tests.policies.providers.http_bench import TOKEN, ScriptedApi, answering, asking, error_of
 
-pytestmark = pytest.mark.live
-
 
 async def test_an_answer_is_decoded_and_unknown_fields_are_ignored() -> None:
     async with asking(answering(text='{"value": 3, "news": [1]}')) as case:

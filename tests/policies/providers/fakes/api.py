@@ -1,4 +1,4 @@
-"""Base of the fake APIs: a real HTTP server on loopback with some grid data, and faults as real servers have them."""
+"""Base of the fake APIs: a real HTTP server with some grid data, and faults as real servers have them."""
 
 import asyncio
 import json

@@ -38,7 +38,6 @@ class TestAwattar(ProviderContract):
         return AwattarBench(step_s=request.param)
 
 
-@pytest.mark.live
 async def test_one_request_covers_two_months_and_no_more() -> None:
     async with opened(AwattarBench()) as case:
         first_s = case.last_s - 61 * DAY_S
@@ -49,7 +48,6 @@ async def test_one_request_covers_two_months_and_no_more() -> None:
     assert np.diff(history.starts_s).tolist() == [HOUR_S] * (60 * 24)
 
 
-@pytest.mark.live
 async def test_prices_in_another_unit_are_refused() -> None:
     bench = AwattarBench()
     async with opened(bench) as case:
@@ -58,7 +56,6 @@ async def test_prices_in_another_unit_are_refused() -> None:
             await case.history()
 
 
-@pytest.mark.live
 async def test_a_refusal_repeats_the_words_of_the_api() -> None:
     async with opened(AwattarBench()) as case, aiohttp.ClientSession() as session:
         provider = AwattarProvider(AwattarSettings(zone="AT", url=f"{case.api.url}/at"), session)

@@ -10,8 +10,6 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.carbon_aware_sdk import FakeCarbonAwareSdk
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 class SdkBench:
     kind: SignalKind = "marginal"

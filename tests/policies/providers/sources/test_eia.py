@@ -14,8 +14,6 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened
 from tests.policies.providers.fakes.eia import KEY, FakeEia
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 LAST_S = NOW_S // HOUR_S * HOUR_S
 
 

@@ -15,8 +15,6 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import Fault, iso
 from tests.policies.providers.fakes.electricity_maps import TOKEN, UNKNOWN, FakeElectricityMaps
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 class ElectricityMapsBench:
     kind: SignalKind = "average"

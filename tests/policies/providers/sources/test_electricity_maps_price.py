@@ -10,8 +10,6 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import iso
 from tests.policies.providers.fakes.electricity_maps import TOKEN, FakeElectricityMaps
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 class PriceBench:
     kind: SignalKind = "price"

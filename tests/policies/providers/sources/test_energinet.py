@@ -20,8 +20,6 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.energinet import DKK_PER_EUR, FakeEnerginet
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 class CarbonBench:
     kind: SignalKind = "average"

@@ -15,8 +15,6 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import Fault
 from tests.policies.providers.fakes.entsoe import TOKEN, Auction, FakeEntsoe
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 MIDNIGHT_S = 1_792_879_200.0
 """2026-10-24T22:00Z: midnight in Berlin, of the day with 25 hours."""
 

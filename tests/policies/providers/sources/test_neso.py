@@ -9,8 +9,6 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.neso import FakeNeso
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 class NesoBench:
     kind: SignalKind = "average"

@@ -14,8 +14,6 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.octopus import PRODUCT, STEP_S, VAT_RATIO, FakeOctopus, rate
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 class OctopusBench:
     kind: SignalKind = "price"

@@ -13,8 +13,6 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import Fault
 from tests.policies.providers.fakes.watttime import PASSWORD, USERNAME, FakeWattTime
 
-pytestmark = pytest.mark.live  # the fake API is a real server
-
 
 def kind_of(signal_type: str) -> SignalKind:
     return "average" if signal_type == "co2_aoer" else "marginal"

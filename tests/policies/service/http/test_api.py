@@ -9,8 +9,6 @@ import pytest
 from tests.policies.service.http.api_client import ASK, NOW_S, RESULT, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials
 
-pytestmark = pytest.mark.live
-
 
 async def test_a_run_is_given_a_trial_and_its_result_is_taken() -> None:
     async with asking(MemoryTrials()) as ask:

@@ -10,8 +10,6 @@ from publishers.shared.http.own_token import read_token
 from tests.policies.service.http.api_client import ANYWHERE, ASK, TOKEN, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials
 
-pytestmark = pytest.mark.live
-
 OF_BOB = "bobs-token"
 
 WRITES: list[tuple[str, str, object]] = [
@@ -153,6 +151,7 @@ async def test_addresses_and_localhost_are_names_of_a_server_on_loopback(host: s
         assert (await ask("GET", "/v1/jobs", Host=host)).status == 200
 
 
+@pytest.mark.live
 async def test_a_server_for_others_goes_by_any_name() -> None:
     async with asking(MemoryTrials(), host=ANYWHERE) as ask:
         assert (await ask("GET", "/v1/jobs", Host="policy.example")).status == 200

@@ -18,8 +18,6 @@ from tests.policies.service.http.api_client import ASK, RESULT, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials
 from tests.policies.service.repositories import job_key
 
-pytestmark = pytest.mark.live
-
 
 def _with_jobs(kind: type[JobRepository]) -> MemoryTrials:
     memory = MemoryTrials()

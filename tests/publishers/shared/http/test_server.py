@@ -23,8 +23,6 @@ from publishers.shared.http.server import (
 )
 from tests.live.conftest import eventually
 
-pytestmark = pytest.mark.live
-
 
 class Site:
     """A server with a few routes, whose `/wait` waits for an event."""
@@ -122,6 +120,7 @@ async def test_what_hangs_does_not_hold_up_the_end_for_ever(monkeypatch: pytest.
         assert await task == (0, "")
 
 
+@pytest.mark.live
 async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with Site(port=taken.getsockname()[1]).server.serving() as url:
@@ -272,6 +271,7 @@ async def test_garbage_and_half_requests_leave_no_line_and_no_connection(caplog:
     assert caplog.records == []
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("path", ["/large", "/endless"])
 async def test_a_client_that_takes_no_answer_is_cut_off(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "STALL_TIMEOUT_S", 0.2)
