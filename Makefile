@@ -12,7 +12,7 @@ ORDER := $(if $(CI),--randomly-seed=1)
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-frameworks test-frameworks-all compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
+.PHONY: demo test test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -34,6 +34,24 @@ test-frameworks-all: $(FRAMEWORKS_STAMP)
 # shared machine count, too. Best on a quiet one.
 compare-times: $(FRAMEWORKS_STAMP)
 	$(FRAMEWORKS)/python -m pytest $(COMPARES_TIMES)
+
+# The same tests with the newest versions that pyproject.toml allows, in environments made anew. It gates nothing.
+define newest
+	rm -rf build/newest
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$(1)]'
+endef
+test-newest:
+	$(call newest,dev)
+	build/newest/bin/python -m pytest -n auto --dist worksteal --ignore tests/frameworks --ignore tests/test_pins.py
+	$(call newest,frameworks)
+	build/newest/bin/python -m pytest tests/frameworks -n 3 --dist worksteal $(COMPARES_TIMES:%=--ignore %)
+	rm -rf build/newest
+
+# New random examples and schedules of faults for ten minutes; a failure's last line is the command that repeats it.
+EXPLORE_S := 600
+explore: $(STAMP)
+	$(BIN)/python -m tests.explore $(EXPLORE_S)
 
 # Every framework, launcher and kind of training beside its own count; makes the table in docs/frameworks-matrix.md.
 frameworks-matrix: $(FRAMEWORKS_STAMP)
@@ -93,8 +111,9 @@ pins:
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gridchase needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
-	# Python compiles what is imported; pip would compile all of it, for longer than the download takes.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[dev]'
+	# Python compiles what is imported; pip would compile all of it, for longer than the download takes. Constraints in
+	# the environment hold for what builds our wheel, too: new versions of pip know the second name.
+	PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	touch $@
 
 # Two wheels and the source of both, in dist/.
@@ -106,7 +125,7 @@ dist: $(STAMP)
 
 $(FRAMEWORKS_STAMP): pyproject.toml $(FRAMEWORKS_CONSTRAINTS)
 	$(PYTHON) -m venv .venv-frameworks
-	$(FRAMEWORKS)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(FRAMEWORKS_CONSTRAINTS) --editable '.[frameworks]'
+	PIP_CONSTRAINT=$(FRAMEWORKS_CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(FRAMEWORKS_CONSTRAINTS) $(FRAMEWORKS)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[frameworks]'
 	touch $@
 
 clean:
