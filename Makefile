@@ -17,10 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(STAMP)
 	$(BIN)/gridchase demo
 
-# The first run is bound by the cores. Live tests mostly wait, for conditions and never for seconds: four at a time.
+# The first run is bound by the cores. Live tests mostly wait, for conditions and never for seconds: six at a time.
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
-	$(BIN)/python -m tests.second_try -m live -n 4 --dist worksteal $(ORDER)
+	$(BIN)/python -m tests.second_try -m live -n 6 --dist worksteal $(ORDER)
 
 # The real frameworks, in an environment of their own: each framework, launcher and kind of training once, or all.
 COMPARES_TIMES := tests/frameworks/test_up_beside_examples.py tests/frameworks/test_rates.py

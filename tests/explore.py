@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         except subprocess.TimeoutExpired:
             break
         if code:
-            print(f"\nRepeat it:\n{SEED_VARIABLE}={seed} {shlex.join(command)}", flush=True)
+            print(f"\nRepeat it:\nenv -u CI {SEED_VARIABLE}={seed} {shlex.join(command)}", flush=True)
             return code
         n_rounds += 1
     print(f"\nNothing failed in {n_rounds} whole rounds, and in what was tried of the last one.", flush=True)

@@ -11,7 +11,7 @@ from tests.fakes import MIDNIGHT_S, LoopClock
 
 def test_the_system_clock_tells_the_time_of_the_system() -> None:
     clock = SystemClock()
-    assert clock.now_s() == pytest.approx(time.time(), abs=5)
+    assert clock.now_s() == pytest.approx(time.time(), abs=60)
     assert clock.monotonic_ns() == pytest.approx(time.monotonic_ns(), abs=5 * NS_PER_S)
 
 

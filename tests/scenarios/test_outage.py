@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.providers.base import SignalDataError, SignalUnavailableError
+from policies.providers.base import SignalDataError, SignalError, SignalUnavailableError
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import energy_kwh
 from publishers.messages.codec import Message, decode
@@ -81,17 +81,17 @@ class Source(FixedProvider):
 
 
 class Drill:
-    """A day of training under one or more sources."""
+    """Training from midnight on, under one or more sources."""
 
     def __init__(self, folder: Path, *sources: FixedProvider) -> None:
         self.gpu = prior_gpu()
         self.site = Site(folder / "state", [self.gpu], *QUICK, providers=sources)
 
-    async def run(self) -> None:
-        """Train from midnight to midnight."""
+    async def run(self, hours: float) -> None:
+        """Train for so long."""
         training = Training(self.site, rate=lambda power_limit_w: rate_per_s(power_limit_w) / 10)
         async with self.site.controlled():
-            await training.train(24 * HOUR_S, flush_s=60)
+            await training.train(hours * HOUR_S, flush_s=60)
             training.publish_status("finished")
             await asyncio.sleep(120)
 
@@ -128,19 +128,26 @@ def _holds(change: LimitChange) -> bool:
     return any(abs(_value(change) - value) < 0.5 for value in recent)
 
 
-def outage(hour: float, series: Signal) -> Signal:
-    """Fail from 6 to 18 o'clock."""
-    if 6 <= hour < 18:
-        raise SignalUnavailableError("fixed: HTTP 503")
-    return series
+BROKEN = SignalUnavailableError("fixed: HTTP 503")
+
+
+def outage(first_hour: float, last_hour: float, why: SignalError = BROKEN) -> Callable[[float, Signal], Signal]:
+    """Fail between two hours."""
+
+    def fail(hour: float, series: Signal) -> Signal:
+        if first_hour <= hour < last_hour:
+            raise why
+        return series
+
+    return fail
 
 
 async def test_an_outage_from_6_to_18_is_bridged_by_a_forecast(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "controller.signal.feed")
-    drill = Drill(tmp_path, Source(outage))
-    await drill.run()
+    drill = Drill(tmp_path, Source(outage(6, 18)))
+    await drill.run(24)
     assert [state for _, state in drill.states] == ["fresh", "held", "forecast", "fresh"]
     hours = [hour for hour, _ in drill.states]
     assert hours[1:] == [pytest.approx(7.0, abs=0.2), pytest.approx(8.0, abs=0.2), pytest.approx(18.0, abs=0.5)]
@@ -157,16 +164,16 @@ async def test_an_outage_from_6_to_18_is_bridged_by_a_forecast(
 
 
 async def test_without_enough_history_the_plan_ignores_the_grid_during_the_outage(tmp_path: Path) -> None:
-    source = Source(outage)
+    source = Source(outage(2, 6))
     assert source.series is not None
     source.series = source.series.between(MIDNIGHT_S - 2 * DAY_S, math.inf)
     drill = Drill(tmp_path, source)
-    await drill.run()
+    await drill.run(7)
     assert [state for _, state in drill.states] == ["fresh", "held", "stale", "fresh"]
     all_changes = drill.site.limits(drill.gpu)
     first = next(change for change in all_changes if change.reason == "signal_stale")
-    assert _hour(first) == pytest.approx(8.0, abs=0.1)
-    changes = [change for change in all_changes if 8.05 <= _hour(change) < 18]
+    assert _hour(first) == pytest.approx(4.0, abs=0.1)
+    changes = [change for change in all_changes if 4.05 <= _hour(change) < 6]
     blind = [change for change in changes if change.reason != "refining"]  # looks at the top know no grid at all
     assert {(change.reason, change.signal) for change in blind} == {("signal_stale", None)}
     assert all(_holds(change) for change in drill.limits)
@@ -175,44 +182,39 @@ async def test_without_enough_history_the_plan_ignores_the_grid_during_the_outag
 async def test_another_provider_is_used_until_the_first_is_back(tmp_path: Path) -> None:
     second = FixedProvider(month())
     second.name = "second"
-    drill = Drill(tmp_path, Source(outage), second)
-    await drill.run()
+    drill = Drill(tmp_path, Source(outage(2, 5)), second)
+    await drill.run(8)
     assert {state for _, state in drill.states} == {"fresh"}
-    assert drill.reasons(7.2, 18) == {"signal_fallback"}
-    assert "signal_fallback" not in drill.reasons(19.2, 24)
+    assert drill.reasons(3.2, 5) == {"signal_fallback"}
+    assert "signal_fallback" not in drill.reasons(6.2, 8)
     assert all(_holds(change) for change in drill.limits)
 
 
 async def test_values_of_another_zone_are_not_followed(tmp_path: Path) -> None:
-    def wrong_zone(hour: float, series: Signal) -> Signal:
-        if 6 <= hour < 18:
-            raise SignalDataError("fixed: answers for YY, not for XX")
-        return series
-
-    drill = Drill(tmp_path, Source(wrong_zone))
-    await drill.run()
+    drill = Drill(tmp_path, Source(outage(2, 5, SignalDataError("fixed: answers for YY, not for XX"))))
+    await drill.run(6)
     assert [state for _, state in drill.states] == ["fresh", "held", "forecast", "fresh"]
     assert any("answers for YY" in change.detail for change in drill.limits)
 
 
 async def test_a_tenfold_spike_is_not_followed_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def spiked(_: float, series: Signal) -> Signal:
-        at_noon = series.starts_s == MIDNIGHT_S + 12 * HOUR_S
-        return replace(series, values=np.where(at_noon, 10 * series.values, series.values))
+        at_three = series.starts_s == MIDNIGHT_S + 3 * HOUR_S
+        return replace(series, values=np.where(at_three, 10 * series.values, series.values))
 
     drill = Drill(tmp_path, Source(spiked))
-    await drill.run()
+    await drill.run(6)
     assert max(_value(change) for change in drill.limits) < 460
     assert all(_holds(change) for change in drill.limits)
     series = [message for message in caplog.messages if "as a spike" in message]
     assert len(series) == 1
-    assert "2023-11-15T12:00Z" in series[0]
+    assert "2023-11-15T03:00Z" in series[0]
     assert [state for _, state in drill.states] == ["fresh", "held", "fresh"]
 
 
 async def test_a_clock_two_hours_ahead_is_detected(tmp_path: Path) -> None:
     drill = Drill(tmp_path, Source(lambda _, series: series, ahead_s=2 * HOUR_S))
-    await drill.run()
+    await drill.run(3)
     assert drill.limits == []
     everything = drill.site.limits(drill.gpu)
     assert any(change.reason == "signal_absent" and "one clock is wrong" in change.detail for change in everything)
@@ -220,7 +222,7 @@ async def test_a_clock_two_hours_ahead_is_detected(tmp_path: Path) -> None:
 
 async def test_values_by_a_clock_two_hours_behind_are_not_held_too_long(tmp_path: Path) -> None:
     drill = Drill(tmp_path, Source(lambda _, series: series, ahead_s=-2 * HOUR_S))
-    await drill.run()
+    await drill.run(6)
     assert {state for _, state in drill.states} <= {"held", "forecast"}
     held = [change for change in drill.limits if change.reason == "signal_held"]
     assert all(_holds(change) for change in held)

@@ -105,16 +105,15 @@ async def test_where_each_user_has_one_item_the_newest_progress_goes() -> None:
     assert (queue.drain(), queue.n_dropped, queue.n_lost) == (["a", "c", "d"], 1, 1)
 
 
-@pytest.mark.parametrize("n_users", [1, 40_000, 1 << 30])
-@pytest.mark.parametrize("n_jobs", [1, 40_000, 1 << 30])
+@pytest.mark.parametrize(("n_jobs", "n_users"), [(1, 1), (1, 1 << 30), (1 << 30, 1), (40_000, 40_000)])
 def test_a_large_queue_that_is_full_drops_one_item_for_each_that_comes(n_jobs: int, n_users: int) -> None:
     queue: EventQueue[int] = EventQueue(65_536)
     for number in range(65_536):
         queue.put(number, number, job=JobKey(f"{number % n_users}", f"{number % n_jobs}"), is_final=True)
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     for number in range(65_536, 67_000):
         queue.put(number, number, job=JobKey(f"{number % n_users}", f"{number % n_jobs}"), is_final=True)
-    assert time.perf_counter() - begun_s < 1.0  # a pass over the jobs for each would take half a minute
+    assert time.process_time() - begun_s < 10.0  # a pass over the jobs for each would take half a minute
     assert (len(queue), queue.n_dropped, queue.n_lost) == (65_536, 0, 1_464)
 
 
