@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -116,7 +117,8 @@ async def _run(script: str, url: str, directory: Path) -> str:
     """Return what a script of the page prints, asked of this server."""
     assert script.count(DEFAULT_URL) == 1
     command = directory / "gridchase"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m controller "$@" --state-dir {directory}\n')
+    words = shlex.join([sys.executable, "-m", "controller"])
+    command.write_text(f'#!/bin/sh\nexec {words} "$@" --state-dir {shlex.quote(str(directory))}\n')
     command.chmod(0o700)
     process = await asyncio.create_subprocess_exec(
         "sh",
