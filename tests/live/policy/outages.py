@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import pytest
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.service.errors import StoreUnavailableError
 from policies.service.records import Result, Trial
+from policies.service.store.store import Store, open_store
 from tests.policies.service.repositories import Repositories, run_key
 
 TIMEOUT_S: Final = 2.0
@@ -23,6 +24,19 @@ STEP_S: Final = 0.05
 
 async def ask(db: Repositories, run: str) -> Trial:
     return await db.trials.get_or_create(run_key(run), batch_sizes=(16, 32, 64), default_batch_size=32, now_s=1.0)
+
+
+@asynccontextmanager
+async def open_impatient_store(url: str) -> AsyncIterator[Store]:
+    """Open a store that gives up after `TIMEOUT_S`; opening it may take longer than that on a busy machine."""
+    async with AsyncExitStack() as stack:
+        store: Store | None = None
+        while store is None:
+            try:
+                store = await stack.enter_async_context(open_store(url, timeout_s=TIMEOUT_S))
+            except StoreUnavailableError:
+                await asyncio.sleep(STEP_S)
+        yield store
 
 
 @asynccontextmanager

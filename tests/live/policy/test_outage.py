@@ -32,6 +32,7 @@ from tests.live.policy.outages import (
     ask,
     ask_until_answered,
     held_by_somebody_else,
+    open_impatient_store,
     told_until_taken,
     unavailable_in_time,
 )
@@ -206,7 +207,7 @@ async def test_a_server_that_is_killed_under_questions_loses_and_doubles_none(po
 async def test_a_server_that_hangs_is_unavailable_in_time_and_met_again(postgres_server: Postgres) -> None:
     url = postgres_server.new_database()
     name = url.rsplit("/", 1)[1]
-    async with open_store(url, timeout_s=TIMEOUT_S) as store:
+    async with open_impatient_store(url) as store:
         db = Repositories(store, LearningConfig())
         await ask_until_answered(db, "before")
         ours = (
@@ -229,7 +230,7 @@ async def test_a_job_that_somebody_else_holds_is_waited_for_no_longer_than_the_t
     postgres_server: Postgres,
 ) -> None:
     url = postgres_server.new_database()
-    async with open_store(url, timeout_s=TIMEOUT_S) as store:
+    async with open_impatient_store(url) as store:
         db = Repositories(store, LearningConfig())
         await ask_until_answered(db, "before")
         async with held_by_somebody_else(url), unavailable_in_time():
@@ -239,7 +240,7 @@ async def test_a_job_that_somebody_else_holds_is_waited_for_no_longer_than_the_t
 
 async def test_a_file_that_somebody_else_writes_to_can_be_read_and_is_waited_for_in_time(tmp_path: Path) -> None:
     path = tmp_path / "policy.db"
-    async with open_store(f"sqlite:///{path}", timeout_s=TIMEOUT_S) as store:
+    async with open_impatient_store(f"sqlite:///{path}") as store:
         db = Repositories(store, LearningConfig())
         await ask_until_answered(db, "before")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -198,7 +198,7 @@ def test_without_a_service_the_default_is_returned_in_time(
         assert publisher.batch_size(SIZES, default=32, timeout_s=0.5) == 32
         assert 0.49 < time.monotonic() - begin_s < TIMEOUT_S
         n_asked = len(connection.requests())
-        assert n_asked >= 2
+        assert n_asked >= 3
         assert publisher.trial is None
     assert connection.statuses()[-1].batch_size == 32
     assert len(connection.requests()) == n_asked
