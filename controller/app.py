@@ -27,7 +27,7 @@ from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.gpu.processes import ProcFileSystem
 from controller.gpu.read_back import restore_all
-from controller.http.health import NO_GPU, Snapshot
+from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.pauses import RunPauses
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
@@ -306,7 +306,15 @@ def _snapshot(
         providers={state.name: not state.fault for state in feed.sources if state.was_polled},
         n_bad_messages=router.invalid_messages.n_messages,
         n_runs=len(router.runs),
-        gpus={uuid: (unit.limiter.state, unit.meter.energy_j, unit.meter.latest) for uuid, unit in units.items()},
+        gpus={
+            uuid: GpuSnapshot(
+                limit=unit.limiter.state,
+                sample=unit.meter.current,
+                fault=unit.meter.fault,
+                doubts=unit.meter.doubts,
+            )
+            for uuid, unit in units.items()
+        },
     )
 
 

@@ -40,16 +40,18 @@ class Sample:
     Attributes:
         time_ns: when it was taken, on the monotonic clock of the node [ns].
         energy_j: the cumulative energy counter since the driver was loaded, or None where the GPU has none [J].
-        power_w: the present draw [W].
+        power_w: the present draw, or None where it cannot be read, or is not believed [W].
         utilization_ratio: the share of time in which a kernel ran (0 to 1), or None.
         temperature_c: the GPU's temperature [°C], or None.
+        unmeasured_s: of a meter, for how long of the time until then no reading was believed [s].
     """
 
     time_ns: int
-    power_w: float
+    power_w: float | None
     energy_j: float | None = None
     utilization_ratio: float | None = None
     temperature_c: float | None = None
+    unmeasured_s: float = 0.0
 
 
 class Gpu(Protocol):
@@ -301,8 +303,11 @@ class EnergyMeter(Protocol):
     def counter_at_j(self, time_ns: int) -> float | None:
         """Return the value of the GPU's own counter, which outlives the controller, at a moment [J].
 
-        None where it has none, or nothing was read yet.
+        None where it has none, or one that is not believed, or nothing was read yet.
         """
+
+    def most_j(self, duration_s: float) -> float:
+        """Return the most energy that the counter can show for a time of the board [J]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

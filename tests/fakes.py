@@ -60,7 +60,7 @@ class FakeGpu:
 
     `errors[operation]` is raised by that operation (`read_range`, `read_limit`, `set_power_limit`, `read_sample`);
     a write waits for `write_gate`. Accepted writes take effect after `write_delay_s`, in their order; the next
-    `n_ignored_writes` never do; the board makes `board_limit_w(limit)` of each.
+    `n_ignored_writes` never do; the board makes `board_limit_w(limit)` of each. Of a true sample it `tells` another.
     """
 
     def __init__(self, uuid: str = "GPU-fake-0", *, index: int = 0, clock: LoopClock | None = None) -> None:
@@ -79,6 +79,7 @@ class FakeGpu:
         self.mig = False
         self.pids: frozenset[int] | None = None
         self.has_counter = True
+        self.tells: Callable[[Sample], Sample] = lambda sample: sample
         self.draw_w: Callable[[float], float] = lambda power_limit_w: power_limit_w
         self._requested_power_limit_w = 300.0
         self._late_writes: deque[tuple[float, float]] = deque()
@@ -124,13 +125,14 @@ class FakeGpu:
     async def read_sample(self) -> Sample:
         self._fail("read_sample")
         self._integrate()
-        return Sample(
+        sample = Sample(
             time_ns=self.clock.monotonic_ns(),
             power_w=self.power_w,
             energy_j=self._energy_j if self.has_counter else None,
             utilization_ratio=1.0,
             temperature_c=60.0,
         )
+        return self.tells(sample)
 
     async def read_processes(self) -> frozenset[int] | None:
         return self.pids

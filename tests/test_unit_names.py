@@ -21,7 +21,7 @@ UNITS: Final = (
     "_ci",  # a half-width, in the unit of the name before it
 )  # fmt: skip
 NVML_UNITS: Final = ("_mw", "_mj")
-NVML_FILES: Final = ("controller/gpu/nvml",)
+NVML_FILES: Final = ("controller/gpu/nvml/",)
 """Milliwatts and millijoules end where NVML is spoken."""
 
 ALLOWED: Final = {
@@ -186,7 +186,7 @@ def test_a_name_without_a_unit_is_found(source: str) -> None:
 
 
 def test_milliwatts_exist_where_nvml_is_spoken() -> None:
-    assert faults_of("def f(power_mw: float) -> None: ...", "controller/gpu/nvml.py") == []
+    assert faults_of("def f(power_mw: float) -> None: ...", "controller/gpu/nvml/calls.py") == []
 
 
 def test_what_is_allowed_is_used() -> None:

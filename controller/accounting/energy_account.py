@@ -19,7 +19,7 @@ import numpy as np
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.clock import NS_PER_S, Clock
-from controller.ports import EnergyMeter, SignalSource
+from controller.ports import EnergyMeter, Sample, SignalSource
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g, cost, energy_kwh
 
@@ -37,6 +37,8 @@ PRICED_S = 300.0
 """Each part of that time, so long, has a price of its own."""
 UNMEASURED_RATIO = 0.01
 """A record that lacks more of the run's time than this says so."""
+LEAST_UNMEASURED_S = 0.01
+"""Less is not told: a run often begins within a sample period."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +59,8 @@ class EnergyTotals:
         closed_energy_j, closed_s, closed_signal_energy: the baseline of what ran on former curves.
         open_energy_j, open_s, open_signal_energy: the active intervals since then, without the gaps in them.
         last_value: the last known value of the signal.
-        unmeasured_s: for how long iterations ran before the first of these intervals: the GPUs were not read yet [s].
+        unmeasured_s: for how long the GPUs were not read: before the first interval, of which no energy is known, and
+            since then, where their energy is an estimate [s].
         paused_s: how long the pauses were that were asked for: `pause_s` is without them, and their energy is in
             `energy_j` and `signal_energy` alone [s].
     """
@@ -85,7 +88,7 @@ class EnergyTotals:
 
     @property
     def is_unmeasured(self) -> bool:
-        """Return whether a part of the run that matters is not in these totals."""
+        """Return whether a part of the run that matters was not measured."""
         return self.unmeasured_s > UNMEASURED_RATIO * (self.duration_s + self.unmeasured_s)
 
     def add(self, interval: MeterInterval, signal_value: float | None) -> None:
@@ -96,6 +99,7 @@ class EnergyTotals:
         self.last_value = value
         self.energy_j += interval.energy_j
         self.duration_s += interval.duration_s
+        self.unmeasured_s += interval.unmeasured_s
         ran_s = interval.duration_s - interval.gaps_s if interval.active else 0.0
         ran_j = interval.energy_j - interval.gaps_energy_j if interval.active else 0.0
         rest_s, rest_j = interval.duration_s - ran_s, interval.energy_j - ran_j
@@ -170,6 +174,8 @@ class EnergyTotals:
         fields: dict[str, float | None] = {"energy_j": self.energy_j, "duration_s": self.duration_s}
         if self.paused_s:
             fields["paused_s"] = self.paused_s
+        if self.unmeasured_s >= LEAST_UNMEASURED_S:
+            fields["unmeasured_s"] = self.unmeasured_s
         name, convert = ("cost", cost) if kind == "price" else ("carbon_g", carbon_g)
         if self.has_signal and kind != "energy":
             fields[name] = convert(self.signal_energy, 1.0)
@@ -233,8 +239,8 @@ class EnergyAccount:
         self._resumed_ns = 0
         self._skips_downtime = False
         self._suspended: AccountSnapshot | None = None
-        self._accounted_j: dict[EnergyMeter, float] = {}
-        """How far each meter's energy is in the totals [J]."""
+        self._accounted: dict[EnergyMeter, Sample] = {}
+        """How far each meter is in the totals."""
 
     def resume(self, snapshot: AccountSnapshot, *, skips_downtime: bool = False) -> None:
         """Continue a former account, before anything is added.
@@ -261,7 +267,7 @@ class EnergyAccount:
         snapshot, self._suspended = self._suspended, None
         if snapshot is not None:
             self.resume(snapshot)
-            self._accounted_j.clear()  # the GPUs' own counters tell what they have used meanwhile
+            self._accounted.clear()  # the GPUs' own counters tell what they have used meanwhile
 
     @property
     def is_resuming(self) -> bool:
@@ -332,10 +338,10 @@ class EnergyAccount:
             until_ns=until_ns,
             patient_from_ns=patient_from_ns,
             to_the_end=to_the_end,
-            accounted_j=self._accounted_j,
+            accounted=self._accounted,
         )
         if self._until_ns is None and intervals:
-            self.totals.unmeasured_s = _unmeasured_s(logs, intervals[0].begin_ns)
+            self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns)
         if self._resumed and (intervals or to_the_end):
             intervals[:0] = self._downtime(self._resumed, intervals[0].begin_ns if intervals else now_ns, meters)
         now_s, history = self._clock.now_s(), self._signal.history()
@@ -393,24 +399,34 @@ def _downtime_intervals(
 ) -> list[MeterInterval]:
     """Return the time without a controller as one pause, in parts; nothing where the account does not end before it.
 
-    A GPU without a counter, or one whose counter fell, has used its former average power since.
+    A GPU without a counter, or one whose counter shows what it cannot have used, has drawn its former average power.
     """
     if until_ns <= snapshot.until_ns:
         return []
     duration_s, totals = (until_ns - snapshot.until_ns) / NS_PER_S, snapshot.totals
     mean_power_w = totals.energy_j / totals.duration_s / len(snapshot.counters_j) if totals.duration_s else 0.0
-    energy_j = 0.0
+    energy_j, unmeasured_s = 0.0, 0.0
     for uuid, then_j in snapshot.counters_j.items():
-        now_j = meters[uuid].counter_at_j(until_ns) if uuid in meters else None
         if uuid in snapshot.reassigned_gpus:
             continue
-        if then_j is not None and now_j is not None and now_j >= then_j:
-            energy_j += now_j - then_j
+        meter = meters.get(uuid)
+        now_j = meter.counter_at_j(until_ns) if meter else None
+        used_j = now_j - then_j if then_j is not None and now_j is not None else -1.0
+        if meter and 0 <= used_j <= meter.most_j(duration_s):
+            energy_j += used_j
         else:
             energy_j += mean_power_w * duration_s
+            unmeasured_s = duration_s
     n_parts = math.ceil(duration_s / PRICED_S)
     marks_ns = np.linspace(snapshot.until_ns, until_ns, n_parts + 1).astype(np.int64).tolist()
     return [
-        MeterInterval(begin_ns=begin_ns, end_ns=end_ns, active=False, n_iterations=0.0, energy_j=energy_j / n_parts)
+        MeterInterval(
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            active=False,
+            n_iterations=0.0,
+            energy_j=energy_j / n_parts,
+            unmeasured_s=unmeasured_s / n_parts,
+        )
         for begin_ns, end_ns in pairwise(marks_ns)
     ]

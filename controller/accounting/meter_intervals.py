@@ -1,11 +1,8 @@
 """Meter readings divide the time of a run into intervals: what its GPUs used, and what its ranks did meanwhile."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-
-import numpy as np
-from numpy.typing import NDArray
 
 from controller.accounting.iteration_log import IterationLog
 from controller.clock import NS_PER_S
@@ -15,6 +12,8 @@ MAX_TIMES = 64
 """So many durations show how iterations scatter; a job with thousands a second must not fill the memory."""
 LEAST_J = 1e-3
 """Less is rounding."""
+CARRIED_S = 5.0
+"""A GPU that was not read for longer before the end of a run is taken to have drawn its last power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +28,7 @@ class MeterInterval:
         gaps_s: the short gaps between iterations in it, as at the turn of an epoch [s].
         iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
         is_asked: whether it is a pause that was asked for.
+        unmeasured_s: for how long a GPU could not be read: its energy is estimated, so the interval is not active [s].
         duration_s: how long the interval lasted [s].
     """
 
@@ -40,6 +40,7 @@ class MeterInterval:
     gaps_s: float = 0.0
     iteration_times_s: tuple[float, ...] = ()
     is_asked: bool = False
+    unmeasured_s: float = 0.0
     duration_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ def meter_intervals(
     until_ns: int,
     patient_from_ns: int = 0,
     to_the_end: bool = False,
-    accounted_j: dict[EnergyMeter, float] | None = None,
+    accounted: dict[EnergyMeter, Sample] | None = None,
 ) -> list[MeterInterval]:
     """Return the intervals from `since_ns` to `until_ns`, as far as every meter has read.
 
@@ -72,12 +73,12 @@ def meter_intervals(
         until_ns: how far the ranks' iterations are known [ns].
         patient_from_ns: a meter that has not read since then is not waited for: its energy is missing, so no interval
             is active [ns].
-        to_the_end: cut at `until_ns` too, between two readings: for the end of the run.
-        accounted_j: how far each meter's energy is in the intervals of former calls [J]; it is updated. The missing
-            energy of a meter that reads again is an interval without duration.
+        to_the_end: cut at `until_ns` too, between two readings: for the end of the run. A GPU that cannot be read any
+            more has drawn its last power until then.
+        accounted: how far each meter is in the intervals of former calls; it is updated. The missing energy of a meter
+            that reads again is an interval without duration.
     """
-    # In a long pause `until_ns` stands still while readings come: those past it are left for later.
-    readings = {meter: meter.samples_since(since_ns, until_ns=until_ns) for meter in meters}
+    readings = _readings(meters, since_ns, until_ns, to_the_end=to_the_end)
     awaited_ns = min(patient_from_ns, until_ns)
     alive = {meter: samples for meter, samples in readings.items() if samples and samples[-1].time_ns >= awaited_ns}
     readings = alive or readings
@@ -91,49 +92,94 @@ def meter_intervals(
         marks_ns.append(until_ns)
     if len(marks_ns) < 2:  # noqa: PLR2004 — no interval has ended
         return []
-    read_j = {meter: _energy_at_j(samples, marks_ns) for meter, samples in readings.items()}
-    energy_j = sum(read_j.values(), np.zeros(len(marks_ns)))
-    intervals = [
-        _interval(logs, a_ns, b_ns, float(energy_j[i + 1] - energy_j[i]))
-        for i, (a_ns, b_ns) in enumerate(pairwise(marks_ns))
-    ]
+    read = {meter: [_at(samples, mark_ns) for mark_ns in marks_ns] for meter, samples in readings.items()}
+    intervals = [_interval(logs, [(each[i], each[i + 1]) for each in read.values()]) for i in range(len(marks_ns) - 1)]
     if len(readings) < len(meters):
         intervals = [replace(interval, active=False) for interval in intervals]
-    if accounted_j is not None:
+    if accounted is not None:
         for meter in meters:  # what one that fails from the very beginning has used is known when it reads again
-            if meter not in accounted_j and (samples := meter.samples_since(begin_ns, until_ns=begin_ns)):
-                accounted_j[meter] = float(_energy_at_j(samples, [begin_ns])[0])
-        intervals[:0] = _missed(read_j, accounted_j, begin_ns)
+            if meter not in accounted and (samples := meter.samples_since(begin_ns, until_ns=begin_ns)):
+                accounted[meter] = _at(samples, begin_ns)
+        intervals[:0] = _missed(read, accounted, begin_ns)
     return intervals
 
 
+def _readings(
+    meters: Sequence[EnergyMeter], since_ns: int, until_ns: int, *, to_the_end: bool
+) -> dict[EnergyMeter, Sequence[Sample]]:
+    # In a long pause `until_ns` stands still while readings come: those past it are left for later.
+    readings = {meter: meter.samples_since(since_ns, until_ns=until_ns) for meter in meters}
+    return {m: _carried_forward(each, until_ns) for m, each in readings.items()} if to_the_end else readings
+
+
+def _carried_forward(samples: Sequence[Sample], until_ns: int) -> Sequence[Sample]:
+    """Return samples with one more where a GPU could not be read at the end: it has drawn its last power since."""
+    if not samples or (missing_s := (until_ns - samples[-1].time_ns) / NS_PER_S) <= CARRIED_S:
+        return samples
+    last = samples[-1]
+    energy_j = (last.energy_j or 0.0) + (last.power_w or 0.0) * missing_s
+    return [*samples, replace(last, time_ns=until_ns, energy_j=energy_j, unmeasured_s=last.unmeasured_s + missing_s)]
+
+
 def _missed(
-    read_j: Mapping[EnergyMeter, NDArray[np.float64]], accounted_j: dict[EnergyMeter, float], begin_ns: int
+    read: Mapping[EnergyMeter, Sequence[Sample]], accounted: dict[EnergyMeter, Sample], begin_ns: int
 ) -> list[MeterInterval]:
-    """Return what meters have read between the former intervals and these, if anything, and update `accounted_j`."""
-    missed_j = sum(max(float(at_j[0]) - accounted_j.get(meter, float(at_j[0])), 0.0) for meter, at_j in read_j.items())
-    accounted_j |= {meter: float(at_j[-1]) for meter, at_j in read_j.items()}
-    if missed_j < LEAST_J:
+    """Return what meters have read between the former intervals and these, if anything, and update `accounted`."""
+    pairs = [(accounted.get(meter, samples[0]), samples[0]) for meter, samples in read.items()]
+    missed_j, unmeasured_s = sum(max(_used_j(pair), 0.0) for pair in pairs), _unmeasured_s(pairs)
+    accounted |= {meter: samples[-1] for meter, samples in read.items()}
+    if missed_j < LEAST_J and not unmeasured_s:
         return []
-    return [MeterInterval(begin_ns=begin_ns, end_ns=begin_ns, active=False, n_iterations=0.0, energy_j=missed_j)]
+    return [
+        MeterInterval(
+            begin_ns=begin_ns,
+            end_ns=begin_ns,
+            active=False,
+            n_iterations=0.0,
+            energy_j=missed_j,
+            unmeasured_s=unmeasured_s,
+        )
+    ]
 
 
-def _interval(logs: Sequence[IterationLog], begin_ns: int, end_ns: int, energy_j: float) -> MeterInterval:
+def _interval(logs: Sequence[IterationLog], readings: Sequence[tuple[Sample, Sample]]) -> MeterInterval:
+    begin_ns, end_ns = (sample.time_ns for sample in readings[0])
+    unmeasured_s = _unmeasured_s(readings)
     activities = [log.activity(begin_ns, end_ns) for log in logs]
     counts = [activity.n_iterations for activity in activities]
     slowest = counts.index(min(counts))
     return MeterInterval(
         begin_ns=begin_ns,
         end_ns=end_ns,
-        active=all(activity.is_continuous for activity in activities),
+        active=not unmeasured_s and all(activity.is_continuous for activity in activities),
         n_iterations=counts[slowest],
-        energy_j=energy_j,
+        energy_j=sum(map(_used_j, readings)),
+        unmeasured_s=unmeasured_s,
         gaps_s=max(activity.gaps_s for activity in activities),  # the others wait for it
         iteration_times_s=logs[slowest].iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
     )
 
 
-def _energy_at_j(samples: Sequence[Sample], marks_ns: Sequence[int]) -> NDArray[np.float64]:
-    """Return a meter's cumulative energy at each mark, shape (n_marks,) [J]."""
-    times_ns = [sample.time_ns for sample in samples]
-    return np.interp(marks_ns, times_ns, [sample.energy_j or 0.0 for sample in samples])
+def _used_j(readings: tuple[Sample, Sample]) -> float:
+    before, after = readings
+    return (after.energy_j or 0.0) - (before.energy_j or 0.0)
+
+
+def _unmeasured_s(readings: Iterable[tuple[Sample, Sample]]) -> float:
+    """Return for how long the energy between two readings of each meter is an estimate, at most [s]."""
+    return max((after.unmeasured_s - before.unmeasured_s for before, after in readings), default=0.0)
+
+
+def _at(samples: Sequence[Sample], time_ns: int) -> Sample:
+    """Return a meter's sums at a moment; beyond its samples those of the nearest one."""
+    after_at = bisect_left(samples, time_ns, key=lambda sample: sample.time_ns)
+    before, after = samples[max(after_at - 1, 0)], samples[min(after_at, len(samples) - 1)]
+    if not before.time_ns < time_ns < after.time_ns:
+        return replace(after if time_ns >= after.time_ns else before, time_ns=time_ns)
+    share = (time_ns - before.time_ns) / (after.time_ns - before.time_ns)
+    return replace(
+        before,
+        time_ns=time_ns,
+        energy_j=(before.energy_j or 0.0) + share * _used_j((before, after)),
+        unmeasured_s=before.unmeasured_s + share * (after.unmeasured_s - before.unmeasured_s),
+    )

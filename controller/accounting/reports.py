@@ -210,7 +210,10 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
         sums[name] = None if a is None or b is None else a + b
     incomplete = list(dict.fromkeys([*whole.incomplete, *part.incomplete]))
     limit_w = _mean_power_limit_w(whole, part)
-    total = msgspec.structs.replace(whole, **sums, incomplete=incomplete, power_limit_w=limit_w)
+    unmeasured_s = max(whole.unmeasured_s or 0.0, part.unmeasured_s or 0.0) or None
+    total = msgspec.structs.replace(
+        whole, **sums, incomplete=incomplete, power_limit_w=limit_w, unmeasured_s=unmeasured_s
+    )
     return msgspec.structs.replace(total, saved_ratio=_saved_ratio(total, whole, part))
 
 

@@ -10,7 +10,7 @@ from controller.app import NodeContext
 from controller.clock import Clock, SystemClock
 from controller.config import Config, SignalConfig
 from controller.errors import ConfigError
-from controller.gpu.nvml import NvmlBackend
+from controller.gpu.nvml.backend import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
 from controller.ports import Backend
 from controller.signal.history_store import HistoryStore

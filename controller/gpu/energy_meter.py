@@ -1,7 +1,7 @@
 """Energy meter of one GPU: samples it, keeps recent samples for the run on it, and publishes energy, carbon and cost.
 
-Energy comes from the GPU's own counter; where there is none, from the power integrated between samples.
-A counter that falls was reset with the driver: then the power is integrated, too. Totals start with the controller.
+Energy comes from the GPU's own counter; where there is none, or none that can be believed, from the power integrated
+between samples. Totals start with the controller. What cannot be read now is not published as if it were.
 """
 
 import logging
@@ -13,13 +13,19 @@ import numpy as np
 
 from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.errors import GpuError
-from controller.ports import Gpu, PowerLimiter, Sample, SignalSource
+from controller.gpu.checked_energy import CheckedEnergy, most_j
+from controller.ports import Gpu, Hold, PowerLimiter, Sample, SignalSource
 from policies.vocabulary.units import carbon_g, cost
 from publishers.messages.reports import GpuEnergy
-from publishers.shared.log_once import FaultLog
+from publishers.shared.log_once import FaultLog, LogLimiter
 
 MAX_SAMPLES = 8_192
 """Somewhat more than a run's energy waits for its iterations: about 2 MB a GPU."""
+MAX_GAP_S = 5.0
+"""Power is interpolated between readings that are so far apart at most, or three sample periods."""
+RANGE_RETRY_S = 60.0
+DOUBT_LOG_S = 3_600.0
+"""A reading that is not believed is logged once in so long, however often it comes and goes."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -29,7 +35,7 @@ class GpuEnergyMeter:
 
     Attributes:
         job: the job that holds the GPU, for the published message.
-        energy_j: the energy used since the controller started [J].
+        max_power_limit_w: the most that the GPU accepts as power limit, which bounds its draw; None until it is read.
     """
 
     def __init__(
@@ -44,7 +50,7 @@ class GpuEnergyMeter:
         publish: Callable[[GpuEnergy], None],
     ) -> None:
         self.job: str | None = None
-        self.energy_j = 0.0
+        self.max_power_limit_w: float | None = None
         self._gpu = gpu
         self._clock = clock
         self._sample_period_s = sample_period_s
@@ -53,10 +59,39 @@ class GpuEnergyMeter:
         self._limiter = limiter
         self._publish = publish
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
-        self._raw: Sample | None = None
+        self._energy = CheckedEnergy(max_gap_s=max(MAX_GAP_S, 3 * sample_period_s))
+        self._range_due_s = clock.now_s()
+        self._read_ns = -1
+        self._published_ns = -1
         self._carbon_g = 0.0
         self._cost = 0.0
         self._fault_log = FaultLog(_LOGGER, recovered=f"{gpu.uuid}: can be read again", log_changes=False)
+        self._doubt_log = LogLimiter(clock.now_s, period_s=DOUBT_LOG_S)
+
+    @property
+    def energy_j(self) -> float:
+        """Return the energy used since the controller started [J]."""
+        return self._energy.energy_j
+
+    @property
+    def unmeasured_s(self) -> float:
+        """Return for how much of that time no reading was believed: it counts at the power before [s]."""
+        return self._energy.unmeasured_s
+
+    @property
+    def current(self) -> Sample | None:
+        """Return the newest sample; None where the GPU cannot be read now, or nothing that it says is believed."""
+        return self._samples[-1] if self._samples and self._energy.is_current else None
+
+    @property
+    def fault(self) -> str:
+        """Return why the GPU cannot be read now, in a sentence; "" where it can."""
+        return self._fault_log.fault
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return which readings are not believed now, and why, a sentence each."""
+        return tuple(fault for fault in (self._energy.power_fault, self._energy.counter_fault) if fault)
 
     @property
     def latest(self) -> Sample | None:
@@ -76,11 +111,15 @@ class GpuEnergyMeter:
 
     def counter_at_j(self, time_ns: int) -> float | None:
         """Return the value of the GPU's own counter at a moment within the samples [J]; None where it has none."""
-        if self._raw is None or self._raw.energy_j is None:
-            return None
         around = self.samples_since(time_ns, until_ns=time_ns)
+        if not around:
+            return None
         at_j = np.interp(time_ns, [s.time_ns for s in around], [s.energy_j or 0.0 for s in around])
-        return self._raw.energy_j - (self.energy_j - float(at_j))
+        return self._energy.counter_at_j(float(at_j))
+
+    def most_j(self, duration_s: float) -> float:
+        """Return the most energy that the counter can show for a time of the board [J]."""
+        return most_j(duration_s, self.max_power_limit_w)
 
     async def run(self) -> None:
         """Sample every `sample_period_s` and publish every `publish_period_s`; missed ticks are skipped."""
@@ -88,23 +127,31 @@ class GpuEnergyMeter:
         while True:
             await self._sample()
             now_s = self._clock.now_s()
-            if self._samples and is_due(publish_s, period_s=self._publish_period_s, now_s=now_s):
+            if is_due(publish_s, period_s=self._publish_period_s, now_s=now_s):
                 self._publish(self._report(now_s))
                 publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now_s)
             tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now_s)
             await self._clock.sleep_until(tick_s)
 
     def _report(self, now_s: float) -> GpuEnergy:
-        sample = self._samples[-1]
+        """Return the message: with values only where they were measured since the last one, and can be now."""
+        sample = self.current
+        if sample is not None and sample.time_ns <= self._published_ns:
+            sample = None
         state = self._limiter.state
+        limit_w = None if state is None or state.hold is Hold.SUSPECT else state.enforced_power_limit_w
+        if sample is None:
+            return GpuEnergy(time_s=now_s, power_limit_w=limit_w, job=self.job)
+        self._published_ns = sample.time_ns
         history = self._signal.history()
         value = None if history is None else history.value_at(now_s)
         priced, carbon = self._signal.kind == "price", self._signal.kind == "carbon"
         return GpuEnergy(
-            time_s=now_s,
-            energy_j=self.energy_j,
+            time_s=now_s - (self._clock.monotonic_ns() - sample.time_ns) / NS_PER_S,
+            energy_j=sample.energy_j,
+            unmeasured_s=sample.unmeasured_s,
             power_w=sample.power_w,
-            power_limit_w=state.enforced_power_limit_w if state else None,
+            power_limit_w=limit_w,
             carbon_g=self._carbon_g if carbon else None,
             carbon_intensity_g_per_kwh=value if carbon else None,
             cost=self._cost if priced else None,
@@ -117,30 +164,51 @@ class GpuEnergyMeter:
     async def _sample(self) -> None:
         """Take a sample; a GPU that fails is logged once, and once more when it is back."""
         try:
+            await self._read_range()
             raw = await self._gpu.read_sample()
         except GpuError as error:
+            self.max_power_limit_w = None  # it changes when a driver is loaded again
+            self._energy.miss()
             self._fault_log.report(f"{self._gpu.uuid}: cannot be read: {error}")
         else:
             self._fault_log.clear()
-            self._add(raw)
+            if raw.time_ns > self._read_ns:
+                self._read_ns = raw.time_ns
+                self._add(raw)
+
+    async def _read_range(self) -> None:
+        """Read the GPU's maximum limit; one that does not tell it is asked again now and then."""
+        if self.max_power_limit_w is not None or self._clock.now_s() < self._range_due_s:
+            return
+        try:
+            self.max_power_limit_w = (await self._gpu.read_range()).max_power_limit_w
+        except GpuError:
+            self._range_due_s = self._clock.now_s() + RANGE_RETRY_S
 
     def _add(self, raw: Sample) -> None:
-        before = self._raw
-        if before is not None and raw.time_ns <= before.time_ns:
+        before_j, energy = self.energy_j, self._energy
+        begin_ns = energy.add(raw, self.max_power_limit_w)
+        for doubt in self.doubts:
+            if self._doubt_log.allows(doubt.partition(" reads ")[0].partition(" shows ")[0].partition(":")[0]):
+                _LOGGER.warning("%s: not believed: %s", self._gpu.uuid, doubt)
+        if not energy.is_current:
             return
-        self._raw = raw
-        used_j = _used_j(before, raw) if before else 0.0
-        self.energy_j += used_j
-        self._samples.append(replace(raw, energy_j=self.energy_j))
+        used_j = energy.energy_j - before_j
+        self._backdate(begin_ns, raw.time_ns, used_j)
+        self._samples.append(
+            replace(raw, energy_j=energy.energy_j, power_w=energy.power_w, unmeasured_s=energy.unmeasured_s)
+        )
         value = self._signal.value_at(self._clock.now_s())
         if value is not None and self._signal.kind == "carbon":
             self._carbon_g += carbon_g(used_j, value)
         elif value is not None and self._signal.kind == "price":
             self._cost += cost(used_j, value)
 
-
-def _used_j(before: Sample, after: Sample) -> float:
-    """Return the energy between two samples [J]: by the counter where both have one that did not fall."""
-    if before.energy_j is not None and after.energy_j is not None and after.energy_j >= before.energy_j:
-        return after.energy_j - before.energy_j
-    return (before.power_w + after.power_w) / 2 * (after.time_ns - before.time_ns) / NS_PER_S
+    def _backdate(self, begin_ns: int, end_ns: int, used_j: float) -> None:
+        """Spread energy that was found late evenly over the samples since it was used."""
+        for i in range(len(self._samples) - 1, -1, -1):
+            sample = self._samples[i]
+            if sample.time_ns <= begin_ns:
+                return
+            used = used_j * (sample.time_ns - begin_ns) / (end_ns - begin_ns)
+            self._samples[i] = replace(sample, energy_j=(sample.energy_j or 0.0) + used)

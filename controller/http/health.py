@@ -22,6 +22,23 @@ _NOTES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSnapshot:
+    """A GPU at one moment.
+
+    Attributes:
+        limit: its limit; None before it has answered.
+        sample: the newest reading, with the energy used since the start; None where it cannot be read now.
+        fault: why it cannot be read now, a sentence; "" where it can.
+        doubts: which of its readings are not believed now, and why, a sentence each.
+    """
+
+    limit: LimitState | None = None
+    sample: Sample | None = None
+    fault: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The controller at one moment.
 
@@ -35,7 +52,7 @@ class Snapshot:
         providers: by name, whether each provider of the chain answered its last poll.
         n_bad_messages: how many messages were dropped.
         n_runs: how many training runs there are.
-        gpus: by UUID, the limit, the energy used [J] and the newest reading.
+        gpus: by UUID, what is known of each GPU.
     """
 
     connected: bool
@@ -47,7 +64,7 @@ class Snapshot:
     providers: Mapping[str, bool] = field(default_factory=dict)
     n_bad_messages: int
     n_runs: int
-    gpus: Mapping[str, tuple[LimitState | None, float, Sample | None]]
+    gpus: Mapping[str, GpuSnapshot]
 
     def troubles(self) -> list[str]:
         """Return what keeps the controller from its work, a sentence each; empty when it is ready."""
@@ -55,17 +72,20 @@ class Snapshot:
         troubles += [f"a GPU was left out at the start: {error}" for error in self.left_out]
         if not self.gpus:
             troubles.append(NO_GPU)
-        for uuid, (state, _, _) in self.gpus.items():
-            if state is None:
+        for uuid, gpu in self.gpus.items():
+            if gpu.limit is None:
                 troubles.append(f"{uuid} has not answered yet")
-            elif state.hold is Hold.SUSPECT:
+            elif gpu.limit.hold is Hold.SUSPECT:
                 troubles.append(f"{uuid} does not answer")
+            elif gpu.fault:
+                troubles.append(gpu.fault)
         return troubles
 
     def notes(self) -> list[str]:
         """Return where limits are left alone, or the grid is not known as it should be, although all else is well."""
         doubts = [f"signal: {self.signal_detail}"] if self.signal_detail else []
-        holds = {uuid: state.hold for uuid, (state, _, _) in self.gpus.items() if state is not None}
+        doubts += [f"{uuid}: not believed: {doubt}" for uuid, gpu in self.gpus.items() for doubt in gpu.doubts]
+        holds = {uuid: gpu.limit.hold for uuid, gpu in self.gpus.items() if gpu.limit is not None}
         return doubts + [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
 
@@ -124,16 +144,21 @@ def _signal_metrics(now: Snapshot) -> Iterator[Metric]:
 
 def _gpu_metrics(now: Snapshot) -> Iterator[Metric]:
     energy = CounterMetricFamily("gridchase_gpu_energy_joules", "Energy since the controller started.", labels=["gpu"])
+    what = "Time in which no reading was believed; it counts at the power before."
+    unmeasured = CounterMetricFamily("gridchase_gpu_unmeasured_seconds", what, labels=["gpu"])
     power = GaugeMetricFamily("gridchase_gpu_power_watts", "Power draw.", labels=["gpu"])
     limit = GaugeMetricFamily("gridchase_gpu_power_limit_watts", "Enforced power limit.", labels=["gpu"])
     prior = GaugeMetricFamily("gridchase_gpu_prior_power_limit_watts", "Limit to be restored.", labels=["gpu"])
     hold = GaugeMetricFamily("gridchase_gpu_hold", "Who holds the limit.", labels=["gpu", "state"])
-    for uuid, (state, energy_j, sample) in now.gpus.items():
-        energy.add_metric([uuid], energy_j)
-        if sample is not None:
-            power.add_metric([uuid], sample.power_w)
-        if state is not None:
-            limit.add_metric([uuid], state.enforced_power_limit_w)
-            prior.add_metric([uuid], state.prior_power_limit_w)
-            hold.add_metric([uuid, state.hold], 1.0)
-    yield from (energy, power, limit, prior, hold)
+    for uuid, gpu in now.gpus.items():
+        if gpu.sample is not None and gpu.sample.energy_j is not None:
+            energy.add_metric([uuid], gpu.sample.energy_j)
+            unmeasured.add_metric([uuid], gpu.sample.unmeasured_s)
+        if gpu.sample is not None and gpu.sample.power_w is not None:
+            power.add_metric([uuid], gpu.sample.power_w)
+        if gpu.limit is not None:
+            if gpu.limit.hold is not Hold.SUSPECT:
+                limit.add_metric([uuid], gpu.limit.enforced_power_limit_w)
+            prior.add_metric([uuid], gpu.limit.prior_power_limit_w)
+            hold.add_metric([uuid, gpu.limit.hold], 1.0)
+    yield from (energy, unmeasured, power, limit, prior, hold)

@@ -47,15 +47,19 @@ class NodeStatus(Message, frozen=True, kw_only=True):
 
 
 class GpuEnergy(Message, frozen=True, kw_only=True):
-    """The power of one GPU, and the energy it has used since the controller started."""
+    """The power of one GPU, and the energy it has used since the controller started.
+
+    `time_s` is when it was measured. Where nothing could be since the last message, all that is measured is absent.
+    """
 
     time_s: TimeS
     node: Name | None = None
     gpu_uuid: Name | None = None
     gpu_index: Count | None = None
-    energy_j: Amount
-    power_w: PowerW
+    energy_j: Amount | None = None
+    power_w: PowerW | None = None
     power_limit_w: PowerW | None = None
+    unmeasured_s: Amount = 0.0
     carbon_g: Amount | None = None
     cost: Number | None = None
     currency: Text | None = None
@@ -170,6 +174,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     observed. `power_limit_w` is the present limit of its GPUs, on average, and `reason` and `detail` say why they have
     it, as in `LimitChange`; once the run has ended, what they had last. `paused_s` is how long the training waited
     because it was asked to: a part of `duration_s` and, like the energy of that time, not of the baseline.
+    `unmeasured_s` is for how long its GPUs could not be read: `energy_j` holds their last power for that time, but
+    nothing for the time before they were first read.
     """
 
     time_s: TimeS | None = None
@@ -198,6 +204,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
     paused_s: Amount | None = None
+    unmeasured_s: Amount | None = None
     power_limit_w: PowerW | None = None
     reason: Name | None = None
     detail: Sentence | None = None

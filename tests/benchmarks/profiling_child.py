@@ -6,6 +6,7 @@ gets PyTorch's place in `sys.modules` taken by a stand-in that has nothing to wa
 
 import asyncio
 import json
+import math
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import meter_intervals
 from controller.clock import NS_PER_S
 from controller.control.curve_learning import posterior_mean
-from controller.gpu.nvml import NvmlBackend, NvmlGpu
+from controller.gpu.nvml.backend import NvmlBackend, NvmlGpu
 from controller.ports import Sample
 from policies import profiling
 from policies.profiling import Observation, ProfilerSettings
@@ -81,6 +82,11 @@ class Meter:
         """Return None: no run outlives this process."""
         del time_ns
         return None
+
+    def most_j(self, duration_s: float) -> float:
+        """Return infinity: nothing is bridged [J]."""
+        del duration_s
+        return math.inf
 
 
 class Profiler:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import cost
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy
-from tests.fakes import MAX_SLEEP_S, MIDNIGHT_S, FixedProvider, LoopClock
+from tests.fakes import MAX_SLEEP_S, MIDNIGHT_S, FakeGpu, FixedProvider, LoopClock
 from tests.scenarios.multi_node_site import MultiNodeSite
 from tests.scenarios.site import (
     ANY_PROVIDER,
@@ -157,6 +158,11 @@ async def test_a_job_that_drifted_before_a_restart_keeps_its_time_budget_after_i
     assert 1.015 < (site.clock.now_s() - begin_s) / ideal_s < 1.032
 
 
+async def counters_j(gpus: Sequence[FakeGpu]) -> float:
+    """Return what the counters of GPUs show together [J]."""
+    return sum([(await gpu.read_sample()).energy_j or 0.0 for gpu in gpus])
+
+
 async def test_ranks_that_return_seconds_apart_keep_the_energy_of_each_gpu(tmp_path: Path) -> None:
     """The second GPU draws much more while no controller reads it, which its counter knows."""
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
@@ -170,8 +176,8 @@ async def test_ranks_that_return_seconds_apart_keep_the_energy_of_each_gpu(tmp_p
 
     async with site.controlled():
         await train(600.0)
-    before_j = site.energies()[-1].energy_j
-    gpus[1].draw_w = lambda _: 1_000.0
+    before_j, counted_j = site.energies()[-1].energy_j, await counters_j(gpus)
+    gpus[1].draw_w = lambda _: 320.0
     await train(300.0)
     await gpus[1].read_sample()
     gpus[1].draw_w = gpus[0].draw_w
@@ -179,7 +185,8 @@ async def test_ranks_that_return_seconds_apart_keep_the_energy_of_each_gpu(tmp_p
         del site.bus.retained[topic]
     async with site.controlled():
         await train(60.0)
-    assert site.energies()[-1].energy_j - before_j > 300 * 1_000.0
+        counted_j = await counters_j(gpus) - counted_j
+    assert site.energies()[-1].energy_j - before_j == pytest.approx(counted_j, rel=0.02)
 
 
 async def test_a_restart_with_a_price_prices_the_whole_run_that_counted_grams(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class FixedMeter:
         del time_ns
         return None
 
+    def most_j(self, duration_s: float) -> float:
+        return 1.5 * 300.0 * duration_s
+
 
 def steady_meter(power_w: float, *times_s: float) -> FixedMeter:
     """Return a meter of a GPU that always draws the same."""
@@ -295,7 +298,7 @@ def test_the_first_signal_value_prices_what_ran_before_without_a_curve() -> None
 def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later() -> None:
     log = log_of(0, list(range(1, 101)))
     good, failing = steady_meter(10, *range(101)), FixedMeter(*((second, 5.0 * second) for second in range(11)))
-    accounted_j: dict[EnergyMeter, float] = {}
+    accounted: dict[EnergyMeter, Sample] = {}
     intervals: list[MeterInterval] = []
     for until_s in (10, 50, 100):
         if until_s == 100:
@@ -306,7 +309,7 @@ def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later()
             since_ns=intervals[-1].end_ns if intervals else 0,
             until_ns=ns(until_s),
             patient_from_ns=ns(until_s - 5),
-            accounted_j=accounted_j,
+            accounted=accounted,
         )
     assert sum(interval.energy_j for interval in intervals) == pytest.approx(1_500)
     assert sum(interval.duration_s for interval in intervals) == pytest.approx(100)
@@ -396,6 +399,28 @@ async def test_each_part_of_the_downtime_has_the_price_of_its_time() -> None:
     list(account.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
     expected = 300.0 * (3_590 * 100.0 + (3 * 3_600 + 15) * 500.0)
     assert account.totals.signal_energy == pytest.approx(expected + 300.0 * 10 * 100.0, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("used_j", "unmeasured_s"),
+    [(90 * 250.0, 0.0), (90 * 3.7e6, 90.0), (-1.0, 90.0)],
+    ids=["possible", "more than the board can draw", "less than before"],
+)
+async def test_a_counter_tells_of_the_downtime_only_what_the_board_can_have_used(
+    used_j: float, unmeasured_s: float
+) -> None:
+    gpu = FakeGpu()
+    await asyncio.sleep(100)
+    meter = await running(gpu, duration_s=20.0)
+    now_j = meter.counter_at_j(ns(100))
+    assert now_j is not None
+    account, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
+    account.resume(replace(before(10.0), counters_j={gpu.uuid: now_j - used_j}))
+    assert log.append(iterations(100, [105, 110, 115]), now_ns=gpu.clock.monotonic_ns())
+    list(account.advance((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    downtime_j = used_j if unmeasured_s == 0 else 90 * 300.0
+    assert account.totals.energy_j == pytest.approx(10 * 300 + downtime_j + 15 * 300)
+    assert account.totals.unmeasured_s == pytest.approx(unmeasured_s)
 
 
 async def test_a_resumed_account_waits_a_minute_for_the_signal() -> None:

@@ -114,11 +114,14 @@ class GpuContract:
             unbound = await gpu.read_sample()
             await gpu.set_power_limit(limits.min_power_limit_w)
             bound = await _sample_after(gpu, bench, unbound.time_ns + NS_PER_S / 10)
+        assert unbound.power_w is not None
+        assert bound.power_w is not None
         assert bound.power_w < 0.8 * unbound.power_w
 
     async def test_its_meters_are_plausible(self, bench: GpuBench) -> None:
         async with bench.opened() as gpu:
             sample = await gpu.read_sample()
+        assert sample.power_w is not None
         assert sample.power_w > 0
         assert sample.utilization_ratio is None or 0 <= sample.utilization_ratio <= 1
         assert sample.temperature_c is None or 0 < sample.temperature_c < 120

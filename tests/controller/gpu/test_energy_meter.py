@@ -198,12 +198,70 @@ async def test_a_gpu_that_cannot_be_read_is_logged_once_and_once_more_when_it_ca
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-async def test_a_gpu_that_never_answers_publishes_nothing() -> None:
+async def test_a_gpu_that_never_answers_publishes_no_value() -> None:
     bench = MeterBench()
     bench.gpu.errors = {"read_sample": GpuLostError("gone", gpu_uuid=bench.gpu.uuid, operation="read_sample")}
     async with bench.running():
+        await asyncio.sleep(59)
+        assert (bench.meter.latest, list(bench.meter.samples_since(0))) == (None, [])
+    assert bench.published == [GpuEnergy(time_s=MIDNIGHT_S + second) for second in range(0, 60, 5)]
+
+
+async def test_what_cannot_be_read_now_is_not_published_as_if_it_were() -> None:
+    bench = MeterBench(FixedSignal(360.0))
+    bench.gpu.has_counter = False
+    async with bench.running():
+        await asyncio.sleep(7)
+        bench.gpu.errors = {"read_sample": GpuLostError("gone", gpu_uuid=bench.gpu.uuid, operation="read_sample")}
+        await asyncio.sleep(1)
+        states = [(bench.meter.current is None, bench.meter.fault)]
+        await asyncio.sleep(10)
+        bench.gpu.errors = {}
+        await asyncio.sleep(3)
+        states.append((bench.meter.current is None, bench.meter.fault))
+    gone = f"{bench.gpu.uuid}: cannot be read: read_sample on {bench.gpu.uuid}: gone"
+    assert states == [(True, gone), (False, "")]
+    sent = [decode(encode(message), GpuEnergy) for message in bench.published]
+    assert [message.energy_j for message in sent] == [0.0, 1_500.0, None, None, 6_000.0]
+    assert [message.power_w for message in sent] == [300.0, 300.0, None, None, 300.0]
+    assert [message.carbon_g is None for message in sent] == [False, False, True, True, False]
+    assert [message.unmeasured_s for message in sent] == [0.0, 0.0, 0.0, 0.0, pytest.approx(12.0, abs=1.1)]
+
+
+async def test_a_message_says_when_its_value_was_measured() -> None:
+    gpu = CountedGpu(0.0)
+    bench = MeterBench(gpu=gpu)
+    gpu.readings = [Sample(time_ns=ns(second - 0.3), power_w=100.0) for second in range(1, 8)]
+    async with bench.running():
+        await asyncio.sleep(5.5)
+    assert bench.published[-1].time_s - MIDNIGHT_S == pytest.approx(5.7)
+
+
+async def test_a_counter_that_stands_still_is_told_once_and_its_samples_are_made_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = MeterBench(gpu=CountedGpu(*[9.0] * 60))
+    async with bench.running():
+        await asyncio.sleep(59.5)
+    assert [sample.energy_j for sample in bench.meter.samples_since(0)] == pytest.approx(
+        [100.0 * second for second in range(60)]
+    )
+    assert bench.meter.counter_at_j(ns(30)) is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "not believed: its energy counter stands still" in said
+    assert bench.meter.doubts
+
+
+async def test_a_gpu_that_tells_no_maximum_limit_is_asked_again_and_measured_meanwhile() -> None:
+    bench = MeterBench()
+    bench.gpu.errors = {"read_range": GpuLostError("gone", gpu_uuid=bench.gpu.uuid, operation="read_range")}
+    async with bench.running():
+        await asyncio.sleep(10.5)
+        assert bench.meter.energy_j == pytest.approx(3_000)
+        assert bench.meter.max_power_limit_w is None
+        bench.gpu.errors = {}
         await asyncio.sleep(60)
-        assert (bench.published, bench.meter.latest, list(bench.meter.samples_since(0))) == ([], None, [])
+        assert bench.meter.max_power_limit_w == 300.0
 
 
 async def test_samples_start_with_the_last_one_before_a_moment() -> None:

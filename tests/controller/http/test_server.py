@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.config import HttpConfig
 from controller.errors import PauseRefusedError
-from controller.http.health import Snapshot
+from controller.http.health import GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.ports import Hold, LimitState, PauseState, Sample
 from publishers.messages.topics import RunKey
@@ -32,7 +32,7 @@ STATE = LimitState(
     enforced_power_limit_w=190.0,
     since_ns=0,
 )
-SAMPLE = Sample(time_ns=1, power_w=185.5, energy_j=1_000.0)
+SAMPLE = Sample(time_ns=1, power_w=185.5, energy_j=1_234.5)
 WELL = Snapshot(
     connected=True,
     signal="fresh",
@@ -40,7 +40,7 @@ WELL = Snapshot(
     providers={"neso GB": True, "energy-charts DE": False},
     n_bad_messages=3,
     n_runs=2,
-    gpus={"GPU-1": (STATE, 1_234.5, SAMPLE)},
+    gpus={"GPU-1": GpuSnapshot(limit=STATE, sample=SAMPLE)},
 )
 
 
@@ -135,17 +135,37 @@ async def test_it_says_that_it_lives() -> None:
         assert (response.status, await response.json()) == (200, {"status": "ok"})
 
 
+async def test_what_cannot_be_read_is_told_at_once_and_is_in_no_metric() -> None:
+    lost = replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, fault="GPU-1: cannot be read: lost")})
+    assert await _ask_ready(lost) == (503, ["GPU-1: cannot be read: lost"])
+    suspect = replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=replace(STATE, hold=Hold.SUSPECT))})
+    for snapshot in (lost, suspect):
+        async with Server(snapshot).serving() as client:
+            metrics = await _scrape(client)
+        assert ("gridchase_gpu_energy_joules_total", "GPU-1") not in metrics
+        assert ("gridchase_gpu_power_watts", "GPU-1") not in metrics
+        assert (("gridchase_gpu_power_limit_watts", "GPU-1") in metrics) is (snapshot is lost)
+        assert metrics["gridchase_gpu_prior_power_limit_watts", "GPU-1"] == 280.0, "it is not read, but known"
+
+
+async def test_what_is_not_believed_is_noted() -> None:
+    doubted = replace(
+        WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, sample=SAMPLE, doubts=("its counter stands still",))}
+    )
+    assert await _ask(doubted) == (200, [], ["GPU-1: not believed: its counter stands still"])
+
+
 async def test_it_is_ready_when_the_broker_and_every_gpu_answer() -> None:
     assert await _ask_ready(WELL) == (200, [])
 
 
 async def test_a_suspect_gpu_makes_it_not_ready_and_is_named() -> None:
     state = replace(STATE, hold=Hold.SUSPECT)
-    assert await _ask_ready(replace(WELL, gpus={"GPU-1": (state, 0.0, None)})) == (503, ["GPU-1 does not answer"])
+    assert await _ask_ready(replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=state)})) == (503, ["GPU-1 does not answer"])
 
 
 async def test_every_trouble_is_told() -> None:
-    snapshot = replace(WELL, connected=False, left_out=("open on GPU 1: lost",), gpus={"GPU-1": (None, 0.0, None)})
+    snapshot = replace(WELL, connected=False, left_out=("open on GPU 1: lost",), gpus={"GPU-1": GpuSnapshot()})
     assert await _ask_ready(snapshot) == (
         503,
         [
@@ -172,7 +192,7 @@ async def test_a_node_without_a_gpu_is_not_ready() -> None:
 )
 async def test_a_gpu_that_answers_is_no_trouble_and_a_limit_that_is_left_alone_is_noted(hold: Hold, note: str) -> None:
     state = replace(STATE, hold=hold)
-    status, troubles, notes = await _ask(replace(WELL, gpus={"GPU-1": (state, 0.0, None)}))
+    status, troubles, notes = await _ask(replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=state)}))
     assert (status, troubles, len(notes)) == (200, [], int(bool(note)))
     assert all(line.startswith("GPU-1 ") and note in line for line in notes)
 
@@ -201,19 +221,20 @@ async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
             ("gridchase_signal_provider_up", "neso GB"): 1.0,
             ("gridchase_signal_provider_up", "energy-charts DE"): 0.0,
             ("gridchase_gpu_energy_joules_total", "GPU-1"): 1_234.5,
+            ("gridchase_gpu_unmeasured_seconds_total", "GPU-1"): 0.0,
             ("gridchase_gpu_power_watts", "GPU-1"): 185.5,
             ("gridchase_gpu_power_limit_watts", "GPU-1"): 190.0,
             ("gridchase_gpu_prior_power_limit_watts", "GPU-1"): 280.0,
             ("gridchase_gpu_hold", "GPU-1,held"): 1.0,
         }
         server.snapshot = replace(
-            WELL, signal="absent", signal_age_s=None, signal_detail="nobody answers", gpus={"GPU-1": (None, 0.0, None)}
+            WELL, signal="absent", signal_age_s=None, signal_detail="nobody answers", gpus={"GPU-1": GpuSnapshot()}
         )
         assert server.snapshot.notes() == ["signal: nobody answers"]
         metrics = await _scrape(client)
         assert ("gridchase_signal_age_seconds", "") not in metrics
         assert metrics["gridchase_signal_fresh", "absent"] == 0.0
-        assert ("gridchase_gpu_power_limit_watts", "GPU-1") not in metrics
+        assert not [name for name, _ in metrics if name.startswith("gridchase_gpu")]
 
 
 @pytest.mark.live

@@ -274,6 +274,7 @@ async def test_a_run_without_iterations_is_measured_and_never_limited(tmp_path: 
         bench.say("status", rank_status(has_iterations=False, state="finished"))
         await asyncio.sleep(4 * TICK_S)
     last, power_w = energies(bench)[-1], (await bench.gpus[0].read_sample()).power_w
+    assert power_w is not None
     assert (last.final, last.iterations, last.baseline_energy_j, last.incomplete) == (True, 0, None, [])
     assert last.duration_s == pytest.approx(40, abs=SETTLE_S + 4 * TICK_S)
     assert last.energy_j == pytest.approx(power_w * last.duration_s, rel=0.01)

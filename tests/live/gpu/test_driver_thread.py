@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from controller.errors import GpuSuspectError
-from controller.gpu.driver_thread import DriverThread
+from controller.gpu.nvml.driver_thread import DriverThread
 
 pytestmark = pytest.mark.live
 

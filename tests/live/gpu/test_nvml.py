@@ -15,8 +15,8 @@ from controller.errors import (
     GpuPermissionError,
     GpuSuspectError,
 )
-from controller.gpu import nvml_calls, nvml_errors
-from controller.gpu.nvml import NvmlBackend, NvmlGpu
+from controller.gpu.nvml import calls, errors
+from controller.gpu.nvml.backend import NvmlBackend, NvmlGpu
 from controller.ports import Backend, Gpu
 from tests.controller.gpu.gpu_contract import GpuContract
 from tests.live.nvml_stub.backend import LONG_HANG_MS, POWER, SET, opened
@@ -189,6 +189,45 @@ async def test_without_an_energy_counter_a_sample_has_no_energy(nvml_in_process:
     assert sample.power_w == 30.0
 
 
+async def test_a_board_may_say_what_cannot_be(nvml_in_process: StubMachine) -> None:
+    stub = nvml_in_process.gpu()
+    stub.raw.told_power_mw, stub.raw.is_counter_stuck, stub.busy = 3_700_000_000, 1, True
+    async with opened() as (gpu,):
+        first = await gpu.read_sample()
+        books_j = stub.raw.energy_mj
+        last = await gpu.read_sample()
+    assert (first.power_w, last.energy_j) == (3.7e6, first.energy_j)
+    assert stub.raw.energy_mj > books_j, "the stub's own books go on"
+
+
+@pytest.mark.parametrize("code", [errors.NO_DATA, errors.NO_PERMISSION, 27, 999])
+async def test_each_meter_is_read_by_itself(nvml_in_process: StubMachine, code: int) -> None:
+    stub = nvml_in_process.gpu()
+    stub.raw.has_power_fields = 0
+    async with opened() as (gpu,):
+        stub.fail("nvmlDeviceGetPowerUsage", code)
+        sample = await gpu.read_sample()
+        assert (sample.power_w, sample.energy_j is None) == (None, False)
+        stub.fail("nvmlDeviceGetTotalEnergyConsumption", code)
+        with pytest.raises(GpuError):
+            await gpu.read_sample()
+        stub.fail("nvmlDeviceGetPowerUsage", 0)
+        stub.fail("nvmlDeviceGetTemperature", code)
+        stub.fail("nvmlDeviceGetUtilizationRates", code)
+        sample = await gpu.read_sample()
+        assert (sample.power_w, sample.energy_j) == (30.0, None)
+        assert (sample.temperature_c, sample.utilization_ratio) == (None, None)
+
+
+async def test_a_counter_that_fails_at_the_start_is_read_once_it_answers(nvml_in_process: StubMachine) -> None:
+    stub = nvml_in_process.gpu()
+    stub.fail("nvmlDeviceGetTotalEnergyConsumption", 999)
+    async with opened() as (gpu,):
+        assert (await gpu.read_sample()).energy_j is None
+        stub.fail("nvmlDeviceGetTotalEnergyConsumption", 0)
+        assert (await gpu.read_sample()).energy_j is not None
+
+
 async def test_what_a_gpu_does_not_support_is_none(nvml_in_process: StubMachine) -> None:
     stub = nvml_in_process.gpu()
     entry_points = (
@@ -196,7 +235,7 @@ async def test_what_a_gpu_does_not_support_is_none(nvml_in_process: StubMachine)
         *("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode"),
     )
     for entry_point in entry_points:
-        stub.fail(entry_point, nvml_errors.NOT_SUPPORTED)
+        stub.fail(entry_point, errors.NOT_SUPPORTED)
     async with opened() as (gpu,):
         sample = await gpu.read_sample()
         assert (sample.utilization_ratio, sample.temperature_c) == (None, None)
@@ -218,7 +257,7 @@ async def test_the_processes_on_a_gpu_are_seen(nvml_in_process: StubMachine) -> 
 
 
 async def test_processes_without_permission_are_unknown(nvml_in_process: StubMachine) -> None:
-    nvml_in_process.gpu().fail("nvmlDeviceGetComputeRunningProcesses_v3", nvml_errors.NO_PERMISSION)
+    nvml_in_process.gpu().fail("nvmlDeviceGetComputeRunningProcesses_v3", errors.NO_PERMISSION)
     async with opened() as (gpu,):
         assert await gpu.read_processes() is None
 
@@ -234,7 +273,7 @@ async def test_a_partitioned_gpu_is_recognised(
 
 @pytest.mark.parametrize("name", ["GPU-1", b"GPU-1"])
 def test_names_are_text_with_old_and_new_bindings(name: bytes | str) -> None:
-    assert nvml_calls.as_text(name) == "GPU-1"
+    assert calls.as_text(name) == "GPU-1"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ TIMEOUT_S = 30.0
 
 OPEN = """
     import asyncio
-    from controller.gpu.nvml import NvmlBackend
+    from controller.gpu.nvml.backend import NvmlBackend
     from controller.errors import BackendError
 
     async def main():
@@ -114,7 +114,7 @@ def test_a_hanging_driver_does_not_keep_the_process_alive(nvml_machine: StubMach
     said = run_python(
         """
         import asyncio
-        from controller.gpu.nvml import NvmlBackend
+        from controller.gpu.nvml.backend import NvmlBackend
         from controller.errors import GpuSuspectError
 
         async def main():
@@ -140,7 +140,7 @@ def test_a_limit_that_one_process_writes_slows_the_job_of_another(nvml_machine: 
     run_python(
         """
         import asyncio
-        from controller.gpu.nvml import NvmlBackend
+        from controller.gpu.nvml.backend import NvmlBackend
 
         async def main():
             backend = NvmlBackend()

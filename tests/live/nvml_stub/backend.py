@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from controller.gpu.nvml import NvmlBackend, NvmlGpu
+from controller.gpu.nvml.backend import NvmlBackend, NvmlGpu
 
 SET = "nvmlDeviceSetPowerManagementLimit"
 POWER = "nvmlDeviceGetFieldValues"

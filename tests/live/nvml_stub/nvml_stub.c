@@ -79,7 +79,7 @@ struct gpu {
   char uuid[96], name[96];
   uint32_t index, min_mw, max_mw, default_mw, requested_mw, external_mw;
   uint32_t is_writable, has_energy_counter, has_power_fields, mig_mode /* 0: none, 1: off, 2: on */, is_persistent, is_busy, is_lost;
-  uint32_t temperature_c, idle_power_mw, n_points, n_pids;
+  uint32_t temperature_c, idle_power_mw, told_power_mw /* 0: the truth */, is_counter_stuck, n_points, n_pids;
   uint32_t pids[MAX_PIDS];
   struct point points[MAX_POINTS];
   struct hooks hooks;
@@ -158,7 +158,8 @@ static void integrate(struct gpu *gpu, uint64_t until_ns) {
   uint64_t period = gpu->counter_period_ns ? gpu->counter_period_ns : 1;
   uint64_t tick = until_ns / period * period;
   double mj_per_ns = power_mw(gpu) / 1e9;
-  if (tick > gpu->settled_ns) gpu->visible_energy_mj = gpu->energy_mj + mj_per_ns * (double)(tick - gpu->settled_ns);
+  if (tick > gpu->settled_ns && !gpu->is_counter_stuck)
+    gpu->visible_energy_mj = gpu->energy_mj + mj_per_ns * (double)(tick - gpu->settled_ns);
   gpu->energy_mj += mj_per_ns * (double)(until_ns - gpu->settled_ns);
   gpu->settled_ns = until_ns;
 }
@@ -187,6 +188,11 @@ static uint32_t requested_mw(const struct gpu *gpu) { return gpu->requested_mw; 
 
 static uint32_t readback_mw(const struct gpu *gpu) {
   return now_ns() < gpu->former_until_ns ? gpu->former_mw : gpu->requested_mw;
+}
+
+/* What the board says that it draws. */
+static uint32_t told_power_mw(const struct gpu *gpu) {
+  return gpu->told_power_mw ? gpu->told_power_mw : power_mw(gpu);
 }
 
 static uint64_t visible_energy_mj(struct gpu *gpu) {
@@ -318,7 +324,7 @@ GPU_NUMBER(nvmlDeviceGetIndex, gpu->index)
 GPU_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, gpu->default_mw)
 GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, current(gpu, readback_mw))
 GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, current(gpu, enforced_mw))
-GPU_NUMBER(nvmlDeviceGetPowerUsage, current(gpu, power_mw))
+GPU_NUMBER(nvmlDeviceGetPowerUsage, current(gpu, told_power_mw))
 GPU_NUMBER(nvmlDeviceGetPersistenceMode, gpu->is_persistent != 0)
 GPU_NUMBER(nvmlDeviceGetArchitecture, ARCH_AMPERE)
 
@@ -382,7 +388,7 @@ static int put_field(struct gpu *gpu, nvmlFieldValue_t *field) {
       field->type = 3; /* unsigned long long */
       field->value.u64 = visible_energy_mj(gpu);
       return OK;
-    case 185: case 186: field->value.u32 = current(gpu, power_mw); return OK;
+    case 185: case 186: field->value.u32 = current(gpu, told_power_mw); return OK;
     case 187: field->value.u32 = gpu->min_mw; return OK;
     case 188: field->value.u32 = gpu->max_mw; return OK;
     case 189: field->value.u32 = gpu->default_mw; return OK;

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from controller.errors import BackendError, GpuLimitError
-from controller.gpu import nvml_errors
+from controller.gpu.nvml import errors
 from controller.ports import LimitRange, LiveLimit, Sample
 
 try:
@@ -30,8 +30,8 @@ _MW_END: Final = 1 << 32
 _FIELD_POWER_INSTANT: Final = 186
 _FIELD_REQUESTED_LIMIT: Final = 192
 _VALUE_OF_TYPE: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-_ABSENT: Final = (nvml_errors.NOT_SUPPORTED, nvml_errors.FUNCTION_NOT_FOUND)
-_UNSEEN: Final = (*_ABSENT, nvml_errors.NO_PERMISSION, nvml_errors.NO_DATA)
+_ABSENT: Final = (errors.NOT_SUPPORTED, errors.FUNCTION_NOT_FOUND)
+_UNSEEN: Final = (*_ABSENT, errors.NO_PERMISSION, errors.NO_DATA)
 
 T = TypeVar("T")
 Handle = Any  # nvidia-ml-py has no types
@@ -62,7 +62,7 @@ def initialise() -> tuple[int, str]:
             pynvml.nvmlShutdown()
             raise
     except pynvml.NVMLError as error:
-        raise BackendError(nvml_errors.open_message(error.value, str(error))) from error
+        raise BackendError(errors.open_message(error.value, str(error))) from error
 
 
 def _versions() -> str:
@@ -87,8 +87,19 @@ def _read_board(index: int) -> BoardInfo:
         index=index,
         uuid=as_text(pynvml.nvmlDeviceGetUUID(handle)),
         model=as_text(pynvml.nvmlDeviceGetName(handle)),
-        has_energy_counter=_none_on(_ABSENT, pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) is not None,
+        has_energy_counter=_has_energy_counter(handle),
     )
+
+
+def _has_energy_counter(handle: Handle) -> bool:
+    """Return whether the GPU has a counter, though it may not be readable just now."""
+    try:
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except pynvml.NVMLError as error:
+        if errors.is_gone(error.value):
+            raise
+        return error.value not in _ABSENT
+    return True
 
 
 def translate_errors(gpu_uuid: str, operation: str, work: Callable[[], T]) -> T:
@@ -96,7 +107,7 @@ def translate_errors(gpu_uuid: str, operation: str, work: Callable[[], T]) -> T:
     try:
         return work()
     except pynvml.NVMLError as error:
-        raise nvml_errors.gpu_error(error.value, str(error), gpu_uuid=gpu_uuid, operation=operation) from error
+        raise errors.gpu_error(error.value, str(error), gpu_uuid=gpu_uuid, operation=operation) from error
 
 
 def _none_on(codes: tuple[int, ...], read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 — NVML's own
@@ -109,9 +120,19 @@ def _none_on(codes: tuple[int, ...], read: Callable[..., Any], *arguments: objec
         return None
 
 
+def _none_unless_gone(read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 — NVML's own
+    """Return what `read` returns, or None where it fails, unless that is because the GPU or its driver is gone."""
+    try:
+        return read(*arguments)
+    except pynvml.NVMLError as error:
+        if errors.is_gone(error.value):
+            raise
+        return None
+
+
 def _read_field(handle: Handle, field: int) -> int | None:
     """Return a field value, or None where the GPU or its driver has none."""
-    values = _none_on((*_UNSEEN, nvml_errors.INVALID_ARGUMENT), pynvml.nvmlDeviceGetFieldValues, handle, [field])
+    values = _none_on((*_UNSEEN, errors.INVALID_ARGUMENT), pynvml.nvmlDeviceGetFieldValues, handle, [field])
     if values is None or values[0].nvmlReturn or not 0 <= values[0].valueType < len(_VALUE_OF_TYPE):
         return None
     return int(getattr(values[0].value, _VALUE_OF_TYPE[values[0].valueType]))
@@ -143,13 +164,13 @@ def read_limit(handle: Handle) -> LiveLimit:
 def set_power_limit(board: BoardInfo, power_limit_w: float) -> None:
     """Write the limit [W]; the board itself checks its range, because that changes."""
     if not 0 < power_limit_w * _MW_PER_W < _MW_END - 1:
-        message = f"{power_limit_w:g} W is no power limit: {nvml_errors.SET_ERRORS[nvml_errors.INVALID_ARGUMENT][1]}"
+        message = f"{power_limit_w:g} W is no power limit: {errors.SET_ERRORS[errors.INVALID_ARGUMENT][1]}"
         raise GpuLimitError(message, gpu_uuid=board.uuid, operation="set_power_limit")
     try:
         pynvml.nvmlDeviceSetPowerManagementLimit(board.handle, round(power_limit_w * _MW_PER_W))
     except pynvml.NVMLError as error:
-        what = f"{power_limit_w:g} W{_range_hint(board.handle) if error.value == nvml_errors.INVALID_ARGUMENT else ''}"
-        raise nvml_errors.set_error(
+        what = f"{power_limit_w:g} W{_range_hint(board.handle) if error.value == errors.INVALID_ARGUMENT else ''}"
+        raise errors.set_error(
             error.value, str(error), gpu_uuid=board.uuid, operation="set_power_limit", what=what
         ) from error
 
@@ -163,16 +184,18 @@ def _range_hint(handle: Handle) -> str:
 
 
 def read_sample(handle: Handle, *, has_energy_counter: bool) -> Sample:
-    """Return the meters; the time is that of the energy reading, else that of the power reading."""
-    energy_mj, time_ns = None, None
-    if has_energy_counter:
-        energy_mj, time_ns = _read_timed(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-    power_mw, power_time_ns = _read_timed(_read_power_mw, handle)
-    utilization = _none_on(_UNSEEN, pynvml.nvmlDeviceGetUtilizationRates, handle)
-    temperature = _none_on(_UNSEEN, _read_temperature_c, handle)
+    """Return the meters; the time is that of the energy reading, else that of the power reading.
+
+    A reading that fails is None, unless neither energy nor power can be read: that raises the error of the power.
+    """
+    energy_mj, energy_ns = _read_timed(lambda: _read_energy_mj(handle) if has_energy_counter else None)
+    read_power_mw = _read_power_mw if energy_mj is None else _read_power_mw_or_none
+    power_mw, power_ns = _read_timed(lambda: read_power_mw(handle))
+    utilization = _none_unless_gone(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = _none_unless_gone(_read_temperature_c, handle)
     return Sample(
-        time_ns=power_time_ns if time_ns is None else time_ns,
-        power_w=power_mw / _MW_PER_W,
+        time_ns=power_ns if energy_mj is None else energy_ns,
+        power_w=None if power_mw is None else power_mw / _MW_PER_W,
         energy_j=None if energy_mj is None else energy_mj / _MJ_PER_J,
         utilization_ratio=None if utilization is None else min(utilization.gpu / 100, 1.0),
         temperature_c=None if temperature is None else float(temperature),
@@ -185,16 +208,26 @@ def _read_power_mw(handle: Handle) -> int:
     return int(pynvml.nvmlDeviceGetPowerUsage(handle)) if power_mw is None else power_mw
 
 
+def _read_power_mw_or_none(handle: Handle) -> int | None:
+    power_mw: int | None = _none_unless_gone(_read_power_mw, handle)
+    return power_mw
+
+
+def _read_energy_mj(handle: Handle) -> int | None:
+    energy_mj: int | None = _none_unless_gone(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    return energy_mj
+
+
 def _read_temperature_c(handle: Handle) -> int:
     # The first is on every driver there is but announced to go with CUDA 14; the second only on recent ones.
     read = getattr(pynvml, "nvmlDeviceGetTemperature", None) or pynvml.nvmlDeviceGetTemperatureV
     return int(read(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
-def _read_timed(read: Callable[[Handle], int], handle: Handle) -> tuple[int, int]:
+def _read_timed(read: Callable[[], T]) -> tuple[T, int]:
     """Return a reading and the middle of the time it took: some drivers need milliseconds [ns]."""
     before_ns = time.monotonic_ns()
-    value = read(handle)
+    value = read()
     return value, (before_ns + time.monotonic_ns()) // 2
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from controller.errors import BackendError, GpuError, GpuSuspectError
-from controller.gpu import nvml_calls
-from controller.gpu.driver_thread import DriverThread
+from controller.gpu.nvml import calls
+from controller.gpu.nvml.driver_thread import DriverThread
 from controller.ports import LimitRange, LiveLimit, Sample
 
 OPEN_TIMEOUT_S: Final = 30.0
@@ -58,10 +58,10 @@ class NvmlBackend:
         """
         if self._thread is not None:
             raise BackendError("NVML is open already: close it first")
-        _check_package(nvml_calls.PACKAGE_FILE)
+        _check_package(calls.PACKAGE_FILE)
         thread = DriverThread("NVML")
         try:
-            n_gpus, self.driver = await thread.call("open", nvml_calls.initialise, timeout_s=self._open_timeout_s)
+            n_gpus, self.driver = await thread.call("open", calls.initialise, timeout_s=self._open_timeout_s)
         except GpuSuspectError as error:
             thread.close()
             raise BackendError(f"{error}; the driver hangs: see the kernel log (dmesg, Xid)") from error
@@ -76,7 +76,7 @@ class NvmlBackend:
     async def _open_gpu(self, index: int) -> None:
         thread = DriverThread(f"GPU {index}")
         try:
-            board = await thread.call("open", lambda: nvml_calls.identify(index), timeout_s=self._open_timeout_s)
+            board = await thread.call("open", lambda: calls.identify(index), timeout_s=self._open_timeout_s)
         except GpuError as error:
             thread.close()
             self.faults.append(error)
@@ -97,7 +97,7 @@ class NvmlBackend:
             gpu.close()
         try:
             if not hung:
-                await thread.call("close", nvml_calls.shut_down, timeout_s=CLOSE_TIMEOUT_S)
+                await thread.call("close", calls.shut_down, timeout_s=CLOSE_TIMEOUT_S)
         except GpuError as error:
             _LOGGER.warning("NVML was not closed: %s", error)
         thread.close()
@@ -113,7 +113,7 @@ class NvmlGpu:
     """
 
     def __init__(
-        self, board: nvml_calls.BoardInfo, thread: DriverThread, *, read_timeout_s: float, write_timeout_s: float
+        self, board: calls.BoardInfo, thread: DriverThread, *, read_timeout_s: float, write_timeout_s: float
     ) -> None:
         self.uuid = board.uuid
         self.index = board.index
@@ -130,11 +130,11 @@ class NvmlGpu:
 
     async def read_range(self) -> LimitRange:
         """Return what it accepts as power limit."""
-        return await self._read("read_range", nvml_calls.read_range)
+        return await self._read("read_range", calls.read_range)
 
     async def read_limit(self) -> LiveLimit:
         """Return the power limit in force."""
-        return await self._read("read_limit", nvml_calls.read_limit)
+        return await self._read("read_limit", calls.read_limit)
 
     async def set_power_limit(self, power_limit_w: float) -> None:
         """Request a power limit [W].
@@ -145,14 +145,14 @@ class NvmlGpu:
         """
         board = self._board
         await self._thread.call(
-            "set_power_limit", lambda: nvml_calls.set_power_limit(board, power_limit_w), timeout_s=self._write_timeout_s
+            "set_power_limit", lambda: calls.set_power_limit(board, power_limit_w), timeout_s=self._write_timeout_s
         )
 
     async def read_sample(self) -> Sample:
         """Return its meters; the time is that of the energy reading, or of the power reading where no counter is."""
         return await self._read(
             "read_sample",
-            lambda handle: nvml_calls.read_sample(handle, has_energy_counter=self._board.has_energy_counter),
+            lambda handle: calls.read_sample(handle, has_energy_counter=self._board.has_energy_counter),
         )
 
     async def read_processes(self) -> frozenset[int] | None:
@@ -160,25 +160,25 @@ class NvmlGpu:
 
         NVML lists ids of the host: a container with its own pid namespace may see none, though some run.
         """
-        return await self._read("read_processes", nvml_calls.read_processes)
+        return await self._read("read_processes", calls.read_processes)
 
     async def read_mig(self) -> bool:
         """Return whether it is partitioned (MIG)."""
-        return await self._read("read_mig", nvml_calls.read_mig)
+        return await self._read("read_mig", calls.read_mig)
 
     async def read_persistence(self) -> bool | None:
         """Return whether the driver keeps the limit when its last client leaves, or None where it does not say."""
-        return await self._read("read_persistence", nvml_calls.read_persistence)
+        return await self._read("read_persistence", calls.read_persistence)
 
     def close(self) -> None:
         """End its thread; does not wait."""
         self._thread.close()
 
-    async def _read(self, operation: str, read: Callable[[nvml_calls.Handle], T]) -> T:
+    async def _read(self, operation: str, read: Callable[[calls.Handle], T]) -> T:
         board = self._board
         return await self._thread.call(
             operation,
-            lambda: nvml_calls.translate_errors(board.uuid, operation, lambda: read(board.handle)),
+            lambda: calls.translate_errors(board.uuid, operation, lambda: read(board.handle)),
             timeout_s=self._read_timeout_s,
         )
 

@@ -59,6 +59,11 @@ OPEN_ERRORS: Final[Mapping[int, str]] = {
 }
 
 
+def is_gone(code: int) -> bool:
+    """Return whether it is the GPU or its driver that fails, whatever is asked of it."""
+    return CALL_ERRORS.get(code, (GpuError, ""))[0] is GpuLostError
+
+
 def gpu_error(code: int, text: str, *, gpu_uuid: str, operation: str) -> GpuError:
     """Return the error for NVML's return code `code`, whose own name is `text`."""
     kind, advice = CALL_ERRORS.get(code, (GpuError, _KERNEL_LOG))

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs through NVML: the backend, its calls and their errors, and a thread for each GPU."""

@@ -1,0 +1,211 @@
+"""Which readings of a GPU are believed: power and counter against what the board can draw, and against each other."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.gpu.checked_energy import CHECK_S, CheckedEnergy, most_j
+from controller.ports import Sample
+from tests.controller.messages import ns
+
+MAX_W = 300.0
+PERIOD_S = 0.1
+Fault = Callable[[Sample], Sample | None]
+
+
+@dataclass(frozen=True)
+class Outage:
+    """What a board answers from one second to another, instead of the truth; None: nothing."""
+
+    begin_s: float
+    end_s: float
+    answer: Fault
+
+
+def readings(duration_s: float, *, power_w: float = 235.0, has_counter: bool = True) -> Iterable[Sample]:
+    """Yield true readings of a board that draws the same all the time."""
+    for i in range(round(duration_s / PERIOD_S) + 1):
+        energy_j = 5_000.0 + power_w * i * PERIOD_S if has_counter else None
+        yield Sample(time_ns=ns(i * PERIOD_S), power_w=power_w, energy_j=energy_j)
+
+
+def measured(duration_s: float, *outages: Outage, has_counter: bool = True, power_w: float = 235.0) -> CheckedEnergy:
+    """Return the energy of a board that answers wrongly now and then."""
+    energy = CheckedEnergy(max_gap_s=5.0)
+    for true in readings(duration_s, has_counter=has_counter, power_w=power_w):
+        raw: Sample | None = true
+        for outage in outages:
+            if outage.begin_s <= true.time_ns / 1e9 < outage.end_s:
+                raw = outage.answer(true)
+        if raw is None:
+            energy.miss()
+        else:
+            energy.add(raw, MAX_W)
+    return energy
+
+
+def no_answer(_: Sample) -> None:
+    """Answer nothing."""
+
+
+def power_of(power_w: float | None) -> Fault:
+    """Answer this power."""
+    return lambda true: replace(true, power_w=power_w)
+
+
+def counter_of(energy_j: float | None) -> Fault:
+    """Answer this energy."""
+    return lambda true: replace(true, energy_j=energy_j)
+
+
+def factor(of_counter: float, of_power: float = 1.0) -> Fault:
+    """Answer so much more than the truth."""
+    return lambda true: replace(
+        true, energy_j=(true.energy_j or 0.0) * of_counter, power_w=(true.power_w or 0.0) * of_power
+    )
+
+
+@pytest.mark.parametrize("has_counter", [True, False])
+def test_what_is_possible_is_believed(has_counter: bool) -> None:
+    energy = measured(600.0, has_counter=has_counter)
+    assert energy.energy_j == pytest.approx(600 * 235)
+    assert (energy.unmeasured_s, energy.power_w, energy.power_fault, energy.counter_fault) == (0.0, 235.0, "", "")
+
+
+@pytest.mark.parametrize("power_w", [3.7e6, 1.51 * MAX_W, -1.0, float("nan"), float("inf"), None])
+@pytest.mark.parametrize("has_counter", [True, False])
+def test_a_power_that_no_board_draws_counts_for_nothing(has_counter: bool, power_w: float | None) -> None:
+    energy = measured(60.0, Outage(10.0, 10.45, power_of(power_w)), has_counter=has_counter)
+    assert energy.energy_j == pytest.approx(60 * 235)
+    assert energy.unmeasured_s == pytest.approx(0.0 if has_counter else 0.6)
+    assert energy.power_fault == ""
+
+
+def test_a_spike_is_believed_for_a_moment_and_not_for_a_second() -> None:
+    outages = Outage(10.0, 10.3, power_of(400.0)), Outage(30.0, 40.0, power_of(400.0))
+    short = measured(60.0, outages[0], has_counter=False)
+    assert short.unmeasured_s == 0.0
+    assert short.energy_j == pytest.approx(60 * 235 + 0.3 * 165, abs=1)
+    long = measured(60.0, outages[1], has_counter=False)
+    assert long.unmeasured_s == pytest.approx(9.5, abs=0.5)
+    assert long.energy_j <= 50 * 235 + 1.1 * MAX_W * 10 + 0.5 * 400
+
+
+def test_time_without_a_reading_counts_at_the_power_before_and_is_told() -> None:
+    energy = measured(600.0, Outage(100.0, 160.0, no_answer), has_counter=False)
+    assert energy.energy_j == pytest.approx(600 * 235)
+    assert energy.unmeasured_s == pytest.approx(60.1)
+
+
+def test_a_counter_tells_what_was_used_meanwhile() -> None:
+    energy = measured(600.0, Outage(100.0, 160.0, no_answer))
+    assert energy.energy_j == pytest.approx(600 * 235)
+    assert energy.unmeasured_s == 0.0
+
+
+def test_a_counter_that_never_moves_is_replaced_by_the_power_within_seconds() -> None:
+    energy = measured(CHECK_S + 0.2, Outage(0.0, 1e9, counter_of(0.0)))
+    assert "stands still" in energy.counter_fault
+    assert energy.energy_j == pytest.approx((CHECK_S + 0.2) * 235)
+    assert energy.counter_at_j(energy.energy_j) is None
+
+
+def test_energy_that_is_found_late_says_since_when_it_was_used() -> None:
+    energy = CheckedEnergy(max_gap_s=5.0)
+    since_ns = [energy.add(replace(true, energy_j=7.0), MAX_W) for true in readings(4.0)]
+    assert since_ns[30] == ns(0.0), "the first comparison began with the first reading"
+    assert since_ns[29] == ns(2.8)
+    assert since_ns[31] == ns(3.0)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        counter_of(1e12),
+        counter_of(0.0),
+        counter_of(None),
+        counter_of(float("nan")),
+        factor(1_000.0),
+        factor(0.001),
+        lambda true: replace(true, energy_j=5_000.0 + 235.0 * 100),
+    ],
+    ids=["huge", "zero", "absent", "nan", "millijoules", "kilojoules", "frozen"],
+)
+@pytest.mark.parametrize("duration_s", [0.3, 1.0, 10.0, 60.0])
+def test_a_counter_that_is_wrong_for_a_while_costs_less_than_a_hundredth(fault: Fault, duration_s: float) -> None:
+    energy = measured(600.0, Outage(100.0, 100.0 + duration_s, fault))
+    assert energy.energy_j == pytest.approx(600 * 235, rel=0.01)
+    assert (energy.counter_fault, energy.power_fault, energy.unmeasured_s) == ("", "", 0.0)
+    assert energy.counter_at_j(energy.energy_j) is not None
+
+
+def test_a_counter_that_begins_again_is_bridged_and_believed_again() -> None:
+    energy = measured(60.0, Outage(30.0, 1e9, lambda true: replace(true, energy_j=(true.energy_j or 0.0) - 12_050)))
+    assert energy.energy_j == pytest.approx(60 * 235)
+    assert energy.counter_fault == ""
+    assert energy.counter_at_j(energy.energy_j) == pytest.approx(5_000 + 60 * 235 - 12_050)
+
+
+def test_a_counter_that_begins_again_where_no_power_can_be_read_is_believed_again() -> None:
+    no_power = Outage(20.0, 1e9, power_of(None))
+    begins = Outage(30.0, 1e9, lambda true: replace(true, energy_j=(true.energy_j or 0.0) - 12_000, power_w=None))
+    energy = measured(60.0, no_power, begins)
+    assert energy.energy_j == pytest.approx(60 * 235, rel=0.001)
+    assert energy.unmeasured_s == pytest.approx(0.1)
+    assert energy.power_w == pytest.approx(235.0), "by the counter"
+
+
+@pytest.mark.parametrize("power_w", [0.0, 1.0, 30.0])
+def test_a_power_that_stands_still_is_replaced_by_a_counter_that_moves(power_w: float) -> None:
+    energy = measured(60.0, Outage(20.0, 1e9, power_of(power_w)))
+    assert energy.energy_j == pytest.approx(60 * 235)
+    assert "does not fit its energy" in energy.power_fault
+    assert energy.power_w == pytest.approx(235.0)
+    back = measured(120.0, Outage(20.0, 60.0, power_of(power_w)))
+    assert (back.power_fault, back.power_w) == ("", 235.0)
+
+
+def test_an_idle_board_of_little_power_is_believed() -> None:
+    energy = measured(60.0, Outage(0.0, 1e9, counter_of(0.0)), power_w=2.0)
+    assert (energy.counter_fault, energy.power_fault) == ("", "")
+
+
+def test_a_board_that_never_says_anything_possible_has_used_nothing_that_is_known() -> None:
+    energy = measured(60.0, Outage(0.0, 1e9, lambda true: replace(true, power_w=3.7e6)), has_counter=False)
+    assert (energy.energy_j, energy.power_w, energy.is_current) == (0.0, None, False)
+
+
+@pytest.mark.parametrize("max_w", [None, MAX_W])
+def test_without_a_known_maximum_limit_a_generous_one_holds(max_w: float | None) -> None:
+    energy = CheckedEnergy(max_gap_s=5.0)
+    energy.add(Sample(time_ns=0, power_w=235.0), max_w)
+    energy.add(Sample(time_ns=ns(1), power_w=3.7e6), max_w)
+    energy.add(Sample(time_ns=ns(2), power_w=235.0), max_w)
+    assert energy.energy_j == pytest.approx(470)
+
+
+ANY = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 2 * MAX_W))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 20.0), ANY, st.one_of(ANY, st.floats(0, 1e5)), st.booleans()), max_size=60),
+)
+def test_whatever_a_board_answers_the_total_grows_no_faster_than_it_can_draw(
+    answers: list[tuple[float, float | None, float | None, bool]],
+) -> None:
+    energy, time_s, before_j = CheckedEnergy(max_gap_s=5.0), 0.0, 0.0
+    for step_s, power_w, energy_j, fails in answers:
+        time_s += step_s
+        if fails:
+            energy.miss()
+            continue
+        begin_ns = energy.add(Sample(time_ns=ns(time_s), power_w=power_w, energy_j=energy_j), MAX_W)
+        assert begin_ns <= ns(time_s)
+        assert energy.energy_j >= before_j
+        before_j = energy.energy_j
+        assert energy.unmeasured_s <= time_s
+        assert energy.power_w is None or energy.power_w >= 0
+    assert before_j <= 1.5 * most_j(time_s, MAX_W)
