@@ -26,7 +26,7 @@ from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.gpu.processes import ProcFileSystem
-from controller.gpu.read_back import restore_all
+from controller.gpu.read_back import restore_all, unexplained_limits
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.pauses import RunPauses
@@ -98,6 +98,8 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         async with _open_gpus(node.backend) as opened:
             held = lock.lock_gpus(gpu.uuid for gpu in opened) if node.config.gpu.backend == "nvml" else {}
             gpus = _not_held(opened, held)
+            if journal.is_missing:
+                await _report_missing(journal, gpus)
             left = await _restore_stranded(gpus, journal, node.clock)
             await _check_journal(journal, lock, left)
             status = await _online_status(node, gpus)
@@ -345,6 +347,15 @@ def _not_held(gpus: Sequence[Gpu], held: Mapping[str, str]) -> list[Gpu]:
     if held and not free:
         raise NodeLockedError("\n".join(held.values()))
     return free
+
+
+async def _report_missing(journal: Journal, gpus: Sequence[Gpu]) -> None:
+    """Report what it may mean that there is no journal; on a node that has never run a controller it is nothing."""
+    if journal.entries:
+        _LOGGER.warning("%s is gone; its copy %s counts", journal.path, journal.copy_path)
+        return
+    for fault in await unexplained_limits(gpus):
+        _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", fault)
 
 
 async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> list[str]:

@@ -9,12 +9,15 @@ from controller.cli.configuration import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
 from controller.config import Config, is_state_dir_known, load_for_restore
-from controller.errors import JournalError, NodeLockedError
+from controller.errors import BackendError, JournalError, NodeLockedError
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
-from controller.gpu.read_back import restore_all
+from controller.gpu.read_back import restore_all, unexplained_limits
 from controller.stop_signals import stops_deferred
 from publishers.shared.printable import printable
+
+_NOTHING = "nothing to restore"
+_BY_HAND = "see `nvidia-smi -q -d POWER`, and set them by hand where needed (`nvidia-smi -i … -pl …`)"
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -42,6 +45,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def restore(config: Config) -> int:
     """Restore every prior limit in the journal; return 0 if each is seen back or another program has set it, else 1.
 
+    Where there is no journal, a limit below the default may be one that was left behind: that is 1, too.
+
     It needs to read the state directory only: a disk that is full, read-only or hangs delays no limit.
 
     Raises:
@@ -51,11 +56,27 @@ def restore(config: Config) -> int:
     """
     state_dir = Path(config.node.state_dir)
     journal = Journal.read(state_dir)
+    if journal.is_missing and journal.entries:
+        print(f"gridchase: {journal.path} is gone; its copy {journal.copy_path} counts", file=sys.stderr)
     if not journal.entries and not journal.damage:
-        print(f"{state_dir}: the journal is empty; nothing to restore")
+        if journal.is_missing and (found := asyncio.run(_unexplained_limits(config))):
+            print("\n".join(printable(fault) for fault in found))
+            print(f"{state_dir}: there is no journal to tell whether these were left behind; {_BY_HAND}")
+            return 1
+        print(f"{state_dir}: {'there is no journal' if journal.is_missing else 'the journal is empty'}; {_NOTHING}")
         return 0
     with NodeLock(state_dir) as lock:
         return asyncio.run(_restore(config, Journal.read(state_dir), lock))
+
+
+async def _unexplained_limits(config: Config) -> list[str]:
+    backend = backend_of(config, SystemClock())
+    try:
+        return await unexplained_limits(await backend.open())
+    except BackendError:  # then nobody can have set a limit, or nobody can tell
+        return []
+    finally:
+        await backend.close()
 
 
 async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:

@@ -16,7 +16,8 @@ written to a GPU then, and what is in force is given back.
 
 What such a disk does not take (that a restore is under way, what a board has made of a write, that an entry is struck)
 must not be lost with the process. So each content has a number, and is first written to a copy in memory (`run_dir`);
-the copy is read where it is the newer one. It never takes the place of the disk: a boot may come between.
+the copy is read where it is the newer one, or the file is gone. It never takes the place of the disk: a boot may come
+between.
 """
 
 import asyncio
@@ -128,6 +129,7 @@ class Journal:
     Attributes:
         entries: the GPUs that we hold, by UUID; replaced at each change, never changed in place.
         damage: what is wrong with the file, a sentence each; such a file is left as it is.
+        is_missing: whether there was no file when it was read: never written, deleted or unmounted.
     """
 
     def __init__(
@@ -136,11 +138,13 @@ class Journal:
         self.path = path
         self.entries = entries
         self.damage = damage
+        self.is_missing = False
         self._number = number
         self._copy_path = copy_path_of(path.parent)
         self._disk = DiskThread("gridchase journal")
         self._memory = DiskThread(COPY_THREAD, timeout_s=NOTE_TIMEOUT_S)
-        self._is_stored = True
+        self._stored_number = number
+        """Of the content on the disk; several GPUs may be storing at once, and the disk may refuse one of them."""
         self._stored_at_s = -math.inf
 
     @classmethod
@@ -154,8 +158,11 @@ class Journal:
         copy = _read_copy(copy_path_of(state_dir))
         try:
             content = _read_private(path)
-        except FileNotFoundError:  # never written, or removed by hand: so is what the copy has
-            return cls(path, {}, number=copy.number)
+        except FileNotFoundError:
+            journal = cls(path, copy.entries, number=copy.number)
+            journal.is_missing = True
+            journal._stored_number = 0
+            return journal
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}; no GPU was touched (node.state_dir)") from error
         try:
@@ -170,7 +177,8 @@ class Journal:
             damage,
             number=max(copy.number, decoded.number),
         )
-        journal._is_stored = not is_copy_newer
+        if is_copy_newer:
+            journal._stored_number = decoded.number
         return journal
 
     @classmethod
@@ -186,6 +194,15 @@ class Journal:
             raise JournalError(
                 f"{state_dir / FILE_NAME}: {error.strerror}; no GPU was touched (node.state_dir)"
             ) from error
+
+    @property
+    def copy_path(self) -> Path | None:
+        """Return where the copy is; None where this user has no place for one."""
+        return self._copy_path
+
+    @property
+    def _is_stored(self) -> bool:
+        return self._stored_number == self._number
 
     async def fault(self) -> str:
         """Return why no GPU may be written, after storing what is in the journal as a proof; "" if all is well."""
@@ -265,18 +282,18 @@ class Journal:
         self.entries = others if entry is None else others | {gpu_uuid: entry}
 
     async def _store(self) -> None:
-        self._is_stored = False
+        self._number += 1
+        number = self._number
         if self.damage:
             raise JournalError(f"{self.path}: is damaged, and left as it is")
-        self._number += 1
-        is_empty, content = not self.entries, encode_journal(self.entries, self._number)
+        is_empty, content = not self.entries, encode_journal(self.entries, number)
         await self._write_copy(content)
         try:
             await self._disk.run(lambda: self._replace(content))
         except OSError as error:
             raise JournalError(f"{self.path}: {error.strerror}") from error
-        self._is_stored, self._stored_at_s = True, asyncio.get_running_loop().time()
-        if is_empty:
+        self._stored_number, self._stored_at_s = number, asyncio.get_running_loop().time()
+        if is_empty and self._is_stored:
             await self._write_copy(None)
 
     def _replace(self, content: bytes) -> None:

@@ -156,6 +156,18 @@ async def restore_all(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> di
     return results
 
 
+async def unexplained_limits(gpus: Sequence[Gpu]) -> list[str]:
+    """Return which GPUs have a limit below their default, a sentence each: what it means where there is no journal."""
+    found: list[str] = []
+    for gpu in gpus:
+        with suppress(GpuError):
+            live_w = (await gpu.read_limit()).requested_power_limit_w
+            default_w = (await gpu.read_range()).default_power_limit_w
+            if live_w < default_w and not is_same_limit(live_w, default_w):
+                found.append(f"{gpu.uuid} has {live_w:g} W, less than its default of {default_w:g} W")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Restore:
     """The restore of one GPU that has an entry in the journal."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, LimitsLeftError, NodeLockedError
-from controller.gpu.journal import FILE_NAME, Journal
+from controller.gpu.journal import FILE_NAME, Journal, copy_path_of
 from controller.gpu.node_lock import NodeLock
 from controller.ports import LiveLimit, Sample
 from publishers.messages.codec import decode
@@ -173,6 +173,27 @@ async def test_after_sigkill_the_next_start_restores_first_and_then_plans_the_ru
         await training.train(200)
         assert gpu.requested_power_limit_w < PRIOR_W
     assert gpu.requested_power_limit_w == PRIOR_W
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+async def test_after_sigkill_a_journal_that_is_gone_strands_no_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_copy: bool
+) -> None:
+    gpu, state_dir = prior_gpu(), tmp_path / "state"
+    site, copy = Site(state_dir, [gpu]), copy_path_of(state_dir)
+    assert copy is not None
+    async with site.controlled():
+        await Training(site).train(600)
+        left_w, kept = gpu.requested_power_limit_w, copy.read_bytes()
+    gpu.set_externally(left_w)
+    shutil.rmtree(state_dir)
+    if has_copy:
+        copy.write_bytes(kept)
+    gpu.history.clear()
+    async with Site(state_dir, [gpu]).controlled():
+        assert gpu.requested_power_limit_w == (PRIOR_W if has_copy else left_w)
+    assert (f"is gone; its copy {copy} counts" in caplog.text) is has_copy
+    assert (f"has {left_w:g} W, less than its default of 300 W" in caplog.text) is not has_copy
 
 
 async def test_after_sigkill_a_limit_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

@@ -222,6 +222,20 @@ def test_restoring_an_empty_journal_ends_with_0(tmp_path: Path, capsys: pytest.C
     assert "plan.eta = 7" in shown.err
 
 
+@pytest.mark.parametrize("limit_w", [150.0, 300.0])
+def test_restore_without_a_journal_names_a_limit_that_may_have_been_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit_w: float
+) -> None:
+    gpu = FakeGpu()
+    gpu.requested_power_limit_w = limit_w
+    monkeypatch.setattr("controller.cli.restore.backend_of", lambda *_: FakeBackend([gpu]))
+    assert main(arguments("restore", tmp_path)) == int(limit_w < 300.0)
+    shown = capsys.readouterr().out
+    assert "there is no journal" in shown
+    assert (f"{gpu.uuid} has 150 W, less than its default of 300 W" in shown) is (limit_w < 300.0)
+    assert gpu.history == []
+
+
 def test_restore_with_a_file_that_cannot_be_read_claims_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import math
 import os
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -92,7 +93,7 @@ async def test_the_new_file_is_synced_before_the_rename_and_the_directory_after_
 
     def fsync(fd: int) -> None:
         what = "directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"
-        synced.append((what, "GPU-1" in Journal.read(tmp_path).entries))
+        synced.append((what, journal.path.exists()))
         real_fsync(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -355,13 +356,56 @@ async def test_an_entry_that_the_disk_has_refused_is_not_in_the_copy_either(
     assert Journal.read(tmp_path).entries == {"GPU-1": ENTRY}
 
 
-async def test_a_journal_removed_by_hand_is_not_brought_back_by_its_copy(tmp_path: Path) -> None:
-    await Journal.read(tmp_path).record("GPU-1", ENTRY)
-    (tmp_path / FILE_NAME).unlink()
+async def test_a_journal_that_is_gone_is_read_from_its_copy_and_stored_again(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    await Journal.read(state_dir).record("GPU-1", ENTRY)
+    shutil.rmtree(state_dir)
+    journal = Journal.read(state_dir)
+    assert (journal.entries, journal.is_missing) == ({"GPU-1": ENTRY}, True)
+    await journal.flush()
+    copy = copy_path_of(state_dir)
+    assert copy is not None
+    copy.unlink()
+    stored = Journal.read(state_dir)
+    assert (stored.entries, stored.is_missing) == ({"GPU-1": ENTRY}, False)
+
+
+async def test_of_a_journal_that_was_never_written_nothing_is_known(tmp_path: Path) -> None:
     journal = Journal.read(tmp_path)
-    assert journal.entries == {}
-    await journal.record("GPU-2", OTHER)
-    assert Journal.read(tmp_path).entries == {"GPU-2": OTHER}
+    assert (journal.entries, journal.is_missing) == ({}, True)
+    await journal.record("GPU-1", ENTRY)
+    assert not Journal.read(tmp_path).is_missing
+
+
+@pytest.mark.parametrize("n_refused", [1, 2])
+async def test_a_store_that_failed_beside_one_that_did_not_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_refused: int
+) -> None:
+    """Two GPUs strike their entries at once; the disk takes the content of one of them alone."""
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    await journal.record("GPU-2", ENTRY)
+    replace, n_calls = journal._replace, 0
+
+    def refuse_one(content: bytes) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == n_refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(content)
+
+    monkeypatch.setattr(journal, "_replace", refuse_one)
+
+    async def forget(gpu_uuid: str) -> None:
+        with suppress(JournalError):
+            await journal.forget(gpu_uuid)
+
+    async with asyncio.TaskGroup() as tasks:
+        for gpu_uuid in ("GPU-1", "GPU-2"):
+            tasks.create_task(forget(gpu_uuid))
+    await journal.flush()
+    stored = decode_journal((tmp_path / FILE_NAME).read_bytes())
+    assert (stored.entries, journal.entries) == ({}, {})
 
 
 async def test_a_copy_is_not_newer_than_the_journal_of_a_version_without_numbers(tmp_path: Path) -> None:
