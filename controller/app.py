@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -45,6 +45,9 @@ from publishers.shared.http import own_token
 SAMPLES_PER_WINDOW = 5
 """Energy counters move every 20 to 100 ms: the default, every 100 ms, sees each of these steps."""
 CLOSE_TIMEOUT_S = 10.0
+RESTORE_PATIENCE_S = 60.0
+"""A start waits so long for a restore by hand; one takes seconds, on GPUs that fail some ten."""
+LOCK_RETRY_S = 0.5
 """Longer than a backend's own deadline for its driver, so that the backend can report what hangs."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -91,7 +94,9 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         LimitsLeftError: at the end, some GPU did not get its prior limit back.
     """
     state_dir = Path(node.config.node.state_dir)
-    with NodeLock(state_dir) as lock:
+    lock = NodeLock(state_dir)
+    with ExitStack() as stack:
+        await _lock_after_restore(stack, lock, node.clock, stop)
         journal = await Journal.load(state_dir)
         if not journal.entries:
             await _check_journal(journal, lock)
@@ -347,6 +352,27 @@ def _not_held(gpus: Sequence[Gpu], held: Mapping[str, str]) -> list[Gpu]:
     if held and not free:
         raise NodeLockedError("\n".join(held.values()))
     return free
+
+
+async def _lock_after_restore(stack: ExitStack, lock: NodeLock, clock: Clock, stop: asyncio.Event) -> None:
+    """Take the lock of the node; a restore by hand that holds it ends by itself, and is waited for.
+
+    Raises:
+        NodeLockedError: another controller holds it, or a restore that does not end.
+    """
+    until_s, is_told = clock.now_s() + RESTORE_PATIENCE_S, False
+    while True:
+        try:
+            stack.enter_context(lock)
+        except NodeLockedError as error:
+            if not error.is_restoring or stop.is_set() or clock.now_s() >= until_s:
+                raise
+            if not is_told:
+                _LOGGER.warning("%s: it restores limits, and is waited for", str(error).partition(";")[0])
+            is_told = True
+            await clock.sleep_until(clock.now_s() + LOCK_RETRY_S)
+        else:
+            return
 
 
 async def _report_missing(journal: Journal, gpus: Sequence[Gpu]) -> None:

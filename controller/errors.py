@@ -18,7 +18,15 @@ class JournalError(ControllerError):
 
 
 class NodeLockedError(ControllerError):
-    """Another controller already writes to this node's GPUs."""
+    """Another controller already writes to this node's GPUs.
+
+    Attributes:
+        is_restoring: whether it only restores limits, and ends then.
+    """
+
+    def __init__(self, message: str, *, is_restoring: bool = False) -> None:
+        super().__init__(message)
+        self.is_restoring = is_restoring
 
 
 class BackendError(ControllerError):

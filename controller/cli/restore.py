@@ -65,7 +65,7 @@ def restore(config: Config) -> int:
             return 1
         print(f"{state_dir}: {'there is no journal' if journal.is_missing else 'the journal is empty'}; {_NOTHING}")
         return 0
-    with NodeLock(state_dir) as lock:
+    with NodeLock(state_dir, restores=True) as lock:
         return asyncio.run(_restore(config, Journal.read(state_dir), lock))
 
 

@@ -21,6 +21,8 @@ from publishers.shared.files.private_dir import UnsafeDirectoryError, make_priva
 
 FILE_NAME: Final = "controller.lock"
 LOCKS: Final = Path("/proc/locks")
+RESTORING: Final = "restoring"
+"""What the holder of a lock writes beside its id while it only restores: it ends by itself."""
 DISK_TIMEOUT_S: Final = 1.0
 """A disk that hangs must not delay what is to be restored."""
 _REMEDY: Final = "set node.state_dir to a local directory that can be written"
@@ -29,13 +31,18 @@ _REMEDY: Final = "set node.state_dir to a local directory that can be written"
 class NodeLock:
     """The locks of one process; a context manager that releases them.
 
+    Args:
+        state_dir: the state directory.
+        restores: whether this process only restores limits, and ends then: others wait for it.
+
     Attributes:
         fault: why the state directory or a GPU is not locked, although no other process holds it; limits may be
             restored then, but none may be set; "" while all is well.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, restores: bool = False) -> None:
         self.fault = ""
+        self._note = f"{os.getpid()} {RESTORING}\n" if restores else f"{os.getpid()}\n"
         self._state_dir = state_dir
         self._gpu_dirs = _lock_dirs(state_dir)
         self._fds: list[int] = []
@@ -108,17 +115,18 @@ class NodeLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            pid, _, doing = os.pread(fd, 32, 0).decode(errors="replace").strip().partition(" ")
             os.close(fd)
-            holder = holder if holder.isdecimal() else "?"
-            raise NodeLockedError(f"{what or path}: held by process {holder}; stop that one first") from error
+            holder = pid if pid.isdecimal() else "?"
+            message = f"{what or path}: held by process {holder}; stop that one first"
+            raise NodeLockedError(message, is_restoring=doing == RESTORING) from error
         except OSError:  # network file systems may not support locks
             os.close(fd)
             raise
         self._fds.append(fd)
         with suppress(OSError):  # it only tells others who holds the lock
             copy = os.dup(fd)  # where the disk hangs, the thread must not write to what has this number later
-            call_in_time(lambda: _write_pid(copy), timeout_s=DISK_TIMEOUT_S)
+            call_in_time(lambda: _write_note(copy, self._note), timeout_s=DISK_TIMEOUT_S)
 
 
 def lock_holders(state_dir: Path, gpu_uuids: Iterable[str]) -> dict[str, int]:
@@ -165,9 +173,9 @@ def _open_lock(path: Path) -> int:
         raise
 
 
-def _write_pid(fd: int) -> None:
+def _write_note(fd: int, note: str) -> None:
     try:
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(fd, note.encode(), 0)
     finally:
         os.close(fd)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.app import run_controller
 from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, LimitsLeftError, NodeLockedError
 from controller.gpu.journal import FILE_NAME, Journal, copy_path_of
 from controller.gpu.node_lock import NodeLock
@@ -378,6 +379,26 @@ async def test_a_second_controller_on_a_node_is_rejected_and_touches_nothing(tmp
     with NodeLock(tmp_path):
         await _fails_with(site, NodeLockedError)
     assert (gpu.history, site.bus.sent) == ([], [])
+
+
+async def test_a_start_waits_for_a_restore_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site, stop = Site(tmp_path, [prior_gpu()]), asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        with NodeLock(tmp_path, restores=True):
+            tasks.create_task(run_controller(site.node(), stop=stop))
+            await asyncio.sleep(10)
+            assert not site.backend.is_open
+        assert caplog.text.count("restores limits, and is waited for") == 1
+        await asyncio.sleep(2)
+        assert node_state(site) == "online"
+        stop.set()
+
+
+async def test_a_restore_that_does_not_end_is_waited_for_a_minute_at_most(tmp_path: Path) -> None:
+    began_s = asyncio.get_running_loop().time()
+    with NodeLock(tmp_path, restores=True), pytest.raises(NodeLockedError):
+        await run_controller(Site(tmp_path, [prior_gpu()]).node(), stop=asyncio.Event())
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(60, abs=1)
 
 
 async def _fails_with(site: Site, kind: type[Exception]) -> None:
