@@ -25,7 +25,6 @@ from controller.http.health import NO_GPU
 from controller.ports import Gpu
 from gridchase.cli.bus_routes import (
     NODE,
-    PROBE_JOB,
     TRAINING,
     faults_of,
     leaf_of,
@@ -43,7 +42,7 @@ from policies.providers.base import (
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
-from publishers.messages.topics import RunKey, Topics
+from publishers.messages.topics import PROBE, RunKey, Topics
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.bus_config import BUS_SETTINGS
 from publishers.mqtt.topic_probe import Party, RouteResult, probe_routes
@@ -183,10 +182,10 @@ async def _check_bus(config: Config) -> list[Finding]:
         return [Finding(what="broker", found=bus.url, fault=str(error))]
     address = BrokerAddress(url=bus.url, username=bus.username, password=password, ca_file=bus.ca_file)
     training, remark = _training_here(config)
-    key = training.key if training is not None else RunKey("nobody", PROBE_JOB, secrets.token_hex(6))
+    key = training.key if training is not None else RunKey("nobody", PROBE, secrets.token_hex(6))
     topics, signal = Topics(bus.root), config.signal
     signal_leaf = {"energy": "", "price": "price"}.get(signal.kind, "carbon")
-    routes = node_routes(topics, config.node.name, key, zone=signal.topic_zone, signal=signal_leaf)
+    routes = node_routes(topics, config.node.name, key, signal=signal_leaf)
     parties = [Party(name=NODE, address=address, names=BUS_SETTINGS)]
     if training is not None:
         routes += training_routes(training)
@@ -213,7 +212,7 @@ def _training_here(config: Config) -> tuple[Settings | None, str]:
             "set GRIDCHASE_BROKER and GRIDCHASE_PASSWORD_FILE as a training here has them, or run "
             "`gridchase doctor` as one"
         )
-    options = PublisherOptions(job=PROBE_JOB, run=PROBE_JOB, rank=0, world_size=1, gpus=[])
+    options = PublisherOptions(job=PROBE, run=PROBE, rank=0, world_size=1, gpus=[])
     if not is_told:
         options |= PublisherOptions(broker=config.bus.url, root=config.bus.root)
     try:

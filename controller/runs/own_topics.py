@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from controller.config import Config
 from controller.ports import Bus, TopicPublisher
 from publishers.messages.reports import GpuEnergy
-from publishers.messages.topics import Topics
+from publishers.messages.topics import PROBE, Topics
 from publishers.shared.log_once import FaultLog
 
 ECHO_TIMEOUT_S = 10.0
@@ -91,7 +91,9 @@ class OwnTopics:
         if parsed.gpu_uuid in self._gpu_uuids:
             if parsed.leaf == "energy":
                 self._unheard_since_s = None
-        elif parsed.leaf in LEAVES:  # amqtt also delivers what was not subscribed to
+        elif parsed.leaf in LEAVES and not str(parsed.gpu_uuid).startswith(
+            PROBE
+        ):  # amqtt also delivers what was not subscribed to
             _LOGGER.info("GPU %s is not measured on this node any more: clearing %s", parsed.gpu_uuid, topic)
             self._clear(topic)
 

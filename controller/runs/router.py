@@ -26,7 +26,7 @@ from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode, encode
 from publishers.messages.reports import HEARD, Notice
-from publishers.messages.topics import ParsedTopic, RunKey, Topics
+from publishers.messages.topics import PROBE, ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
 from publishers.shared.recent_dict import RecentDict
@@ -35,6 +35,7 @@ MAX_ENDED = 4_096
 """So many runs that have ended are remembered."""
 SWEEP_PERIOD_S = 60.0
 MAX_DETAIL = 1_024
+HEARD_DETAIL = "the controller hears this process"
 MAX_REFUSED = 256
 """Runs that were told that there is no room for them."""
 
@@ -83,7 +84,7 @@ class Router:
             clock=clock,
             grant=self._grant,
             refuse=self._refuse,
-            hear=lambda key, rank: self._tell(key, rank, HEARD, "the controller hears this process"),
+            hear=lambda key, rank: self._tell(key, rank, HEARD, HEARD_DETAIL),
         )
         self.invalid_messages = InvalidMessages(clock.now_s)
         self.quotas = MessageQuotas()
@@ -164,6 +165,10 @@ class Router:
         key, rank = _sender(topic, status.run)
         if not topic.boot_id == status.boot_id == self._boot_id:
             raise DecodeError(f"the payload is of boot {status.boot_id}, not of the topic's boot")
+        if key.job == PROBE:
+            if status.state == "running":
+                self._tell(key, rank, HEARD, HEARD_DETAIL)
+            return
         self._retained.record(key, rank, status, now_s=self._clock.now_s())
         self._route_status(key, rank, status)
 

@@ -13,14 +13,14 @@ import msgspec
 
 from publishers.messages.codec import encode
 from publishers.messages.reports import LimitChange, ProfileReport
-from publishers.messages.topics import RunKey, Topics
+from publishers.messages.topics import PROBE, RunKey, Topics
 from publishers.mqtt.topic_probe import Route, RouteResult
 from publishers.training.settings import Settings
 
 NODE: Final = "the controller"
 TRAINING: Final = "the training"
-PROBE_JOB: Final = "gridchase-check"
-"""The job of the messages that are sent to test the broker; nobody acts on them."""
+_NOTE: Final = {"detail": "sent by gridchase to test the broker"}
+"""What is sent where a whole message would say what is not so."""
 _LOSSES: Final = {
     "status": "no run is seen, so no limit is set for one",
     "iterations": "no speed is seen, so nothing is profiled",
@@ -42,13 +42,14 @@ _LOSSES: Final = {
 
 def probing(settings: Settings) -> Settings:
     """Return the settings of a training, for a run of the job that tests the broker; it claims no GPU."""
-    return replace(settings, job=PROBE_JOB, run=secrets.token_hex(6), rank=0, world_size=1, gpus=())
+    return replace(settings, job=PROBE, run=secrets.token_hex(6), rank=0, world_size=1, gpus=())
 
 
 def training_routes(settings: Settings) -> list[Route]:
     """Return what a training publishes; its status says that it has finished, so that no controller starts a run."""
     topics, key, boot_id = Topics(settings.root), settings.key, settings.boot_id
     status = msgspec.structs.replace(settings.status(started_at_s=time.time()), state="finished")
+    note = msgspec.msgpack.encode(_NOTE)
     routes = [
         Route(
             topic=topics.rank(boot_id, key, 0, "status"),
@@ -64,27 +65,28 @@ def training_routes(settings: Settings) -> list[Route]:
             topic=topics.rank(boot_id, key, 0, "iterations"),
             writer=TRAINING,
             readers={NODE: topics.rank_filter("iterations", boot_id=boot_id)},
+            payload=note,
             qos=0,
         ),
     ]
     leaves = ("metric", "trial/request", "trial/times", "trial/failure")
-    return routes + [Route(topic=topics.run(key, leaf), writer=TRAINING, readers={}) for leaf in leaves]
+    return routes + [Route(topic=topics.run(key, leaf), writer=TRAINING, readers={}, payload=note) for leaf in leaves]
 
 
-def node_routes(topics: Topics, node: str, key: RunKey, *, zone: str, signal: str) -> list[Route]:
+def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str) -> list[Route]:
     """Return what the controller of a node publishes about a run, its GPUs and the signal.
 
-    Its own status is left out, because others would believe it; so is what has no reader that takes part.
+    Its own status is left out, because others would believe it; so is what has no reader that takes part. The run, the
+    GPU and the zone have names that no others have, so that nobody mistakes the messages for real ones.
 
     Args:
         topics: the topics of the bus.
         node: the name of the node.
         key: the run.
-        zone: the zone of the signal.
         signal: the last level of the signal's topic, `carbon` or `price`; "" where none is published.
     """
-    gpu_uuid = key.run  # no GPU has this name, so no dashboard mistakes the message for a reading
-    now_s = time.time()
+    gpu_uuid = zone = f"{PROBE}-{key.run}"
+    now_s, note = time.time(), msgspec.json.encode(_NOTE)
     limit = LimitChange(time_s=now_s, reason="check", detail="sent by gridchase check")
     profile = ProfileReport(state="waiting", gpu_model="", n_gpus=0, points=[])
     run_topics = {leaf: topics.run(key, leaf) for leaf in ("profile", "energy", "notice", "command")}
@@ -98,12 +100,15 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, zone: str, signal: st
             payload=encode(profile),
             retain=True,
         ),
-        Route(topic=run_topics["energy"], writer=NODE, readers=_to_training(run_topics["energy"])),
-        Route(topic=run_topics["notice"], writer=NODE, readers=_to_training(run_topics["notice"])),
-        Route(topic=run_topics["command"], writer=NODE, readers=_to_training(run_topics["command"])),
-        Route(topic=parts["energy"], writer=NODE, readers={NODE: topics.part_filter("energy", run=key)}),
-        Route(topic=parts["profile"], writer=NODE, readers={NODE: topics.part_filter("profile", run=key)}),
-        Route(topic=gpu_topics["energy"], writer=NODE, readers={NODE: gpu_topics["energy"]}, qos=0),
+        *(
+            Route(topic=run_topics[leaf], writer=NODE, readers=_to_training(run_topics[leaf]), payload=note)
+            for leaf in ("energy", "notice", "command")
+        ),
+        *(
+            Route(topic=topic, writer=NODE, readers={NODE: topics.part_filter(leaf, run=key)}, payload=note)
+            for leaf, topic in parts.items()
+        ),
+        Route(topic=gpu_topics["energy"], writer=NODE, readers={NODE: gpu_topics["energy"]}, payload=note, qos=0),
         Route(
             topic=gpu_topics["limit"],
             writer=NODE,
@@ -111,11 +116,11 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, zone: str, signal: st
             payload=encode(limit),
             retain=True,
         ),
-        Route(topic=topics.plan(node, key), writer=NODE, readers={NODE: topics.plan_filter(run=key)}),
+        Route(topic=topics.plan(node, key), writer=NODE, readers={NODE: topics.plan_filter(run=key)}, payload=note),
     ]
     if signal:
-        # An empty message that is not retained: who follows the signal ignores it, and what is retained stays.
-        routes.append(Route(topic=topics.grid(zone, signal), writer=NODE, readers={NODE: topics.grid(zone, signal)}))
+        topic = topics.grid(zone, signal)
+        routes.append(Route(topic=topic, writer=NODE, readers={NODE: topic}, payload=note))
     return routes
 
 

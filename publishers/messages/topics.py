@@ -26,6 +26,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 DEFAULT_ROOT: Final = "gridchase/v1"
+PROBE: Final = "gridchase-check"
+"""The job of what is sent to test a broker, and the beginning of the other names in it: nobody acts on them."""
 MAX_RANK: Final = 65_535
 MAX_TOPIC_LENGTH: Final = 2_048
 MAX_LABEL_BYTES: Final = 128

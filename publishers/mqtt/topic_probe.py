@@ -42,7 +42,7 @@ class Route:
         topic: the topic; it contains a name that no other probe has.
         writer: the party that publishes.
         readers: the parties that must receive it, and the filter by which each subscribes.
-        payload: the message; empty unless it is retained.
+        payload: the message: it is known by that, too, since others may publish there.
         qos: the quality of service that the topic has.
         retain: whether it must still be delivered to whoever subscribes later.
     """
@@ -50,7 +50,7 @@ class Route:
     topic: str
     writer: str
     readers: Mapping[str, str]
-    payload: bytes = b""
+    payload: bytes
     qos: int = 1
     retain: bool = False
 
@@ -115,7 +115,7 @@ def _send(ready: Mapping[str, "_Probe"], routes: Sequence[Route], *, timeout_s: 
     refusals = {route.topic: ready[route.writer].publish(route, ready.values()) for route in routes}
 
     def has_arrived(route: Route, name: str) -> bool:
-        return bool(refusals[route.topic]) or bool(ready[name].copies_of(route.topic))
+        return bool(refusals[route.topic]) or bool(ready[name].copies_of(route))
 
     _run(ready.values(), until=lambda: all(has_arrived(*pair) for pair in readers), timeout_s=timeout_s)
     _run(ready.values(), until=lambda: False, timeout_s=_SETTLE_S)
@@ -139,7 +139,7 @@ def _late_readers(
             late[name].subscribe({route.readers[name] for route, reader in pairs if reader == name})
         _run(
             late.values(),
-            until=lambda: all(late[name].copies_of(route.topic) for route, name in pairs),
+            until=lambda: all(late[name].copies_of(route) for route, name in pairs),
             timeout_s=timeout_s,
         )
         _run(late.values(), until=lambda: False, timeout_s=_SETTLE_S)
@@ -151,14 +151,14 @@ def _late_readers(
 
 def _result(route: Route, ready: Mapping[str, "_Probe"], refusal: str, late: Mapping[str, "_Probe"]) -> RouteResult:
     names = [name for name in route.readers if name in ready]
-    seen = [name for name in names if ready[name].copies_of(route.topic)]
-    forgotten = [name for name in seen if not late[name].copies_of(route.topic)] if route.retain and not refusal else []
+    seen = [name for name in names if ready[name].copies_of(route)]
+    forgotten = [name for name in seen if not late[name].copies_of(route)] if route.retain and not refusal else []
     remarks = []
     for name in seen:
-        topics = {message.topic for message in ready[name].copies_of(route.topic)}
+        topics = {message.topic for message in ready[name].copies_of(route)}
         if topics != {route.topic}:
             remarks.append(f"it arrives as {min(topics - {route.topic})}")
-        copies = max(len(probe.copies_of(route.topic)) for probe in (ready[name], late.get(name, ready[name])))
+        copies = max(len(probe.copies_of(route)) for probe in (ready[name], late.get(name, ready[name])))
         if copies > 1:
             remarks.append(f"it is delivered {copies} times")
     return RouteResult(
@@ -226,10 +226,10 @@ class _Probe:
             return "the broker closes the connection when it is published"
         return "" if is_answered else "the broker does not acknowledge it"
 
-    def copies_of(self, topic: str) -> list[MQTTMessage]:
+    def copies_of(self, route: Route) -> list[MQTTMessage]:
         """Return what was received of a probe: on its topic, or on one that the broker has made of it."""
-        key = _comparable(topic)
-        return [message for message in self._received if _comparable(message.topic) == key]
+        key = _comparable(route.topic)
+        return [m for m in self._received if _comparable(m.topic) == key and m.payload == route.payload]
 
     def send(self, message: Outgoing) -> None:
         """Publish a message, and wait until the broker has acknowledged it, where it does."""

@@ -12,6 +12,7 @@ import pytest
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.node import LiveNode
 from tests.live.nvml_stub.machine import StubMachine
+from tests.live.subscriber import Subscriber
 
 pytestmark = pytest.mark.live
 TRAINING_SIDE_ALONE = """
@@ -70,18 +71,31 @@ def test_a_machine_without_a_controller_is_told(broker: Mosquitto) -> None:
     assert "no controller of this machine answers" in report["faults"][0]
 
 
-def test_the_controller_that_hears_this_machine_is_named(
+def test_beside_a_controller_it_and_the_check_are_content_and_leave_nothing_behind(
     nvml_machine: StubMachine, broker: Mosquitto, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     node = LiveNode(nvml_machine, broker, tmp_path)
     request.addfinalizer(node.close)
-    node.controller(**{"node.name": "gpu01"})
-    wait_until(lambda: node.watcher.last("node/gpu01/status"), timeout_s=30.0)
+    settings = {"node.name": "gpu01", "signal.kind": "carbon", "signal.provider": '[{name="constant", value=400.0}]'}
+    node.controller(**settings)
+    wait_until(lambda: node.watcher.last("node/gpu01/status") and node.watcher.last("/carbon"), timeout_s=30.0)
     code, report = doctor(broker.url, None, "--job", "resnet50")
     assert report["faults"] == []
     assert code == 0
     assert report["notes"][-1] == "the controller of node gpu01 hears this environment"
     assert not node.watcher.all("/limit"), "no limit was touched"
+    checked = node.call("check", "--json", **settings)
+    assert json.loads(checked.stdout)["faults"] == []
+    assert "invalid message" not in node.log()
+    assert "not measured on this node any more" not in node.log()
+    assert "gridchase-check" not in node.log(), "no run was started"
+    heard = {topic: messages for topic, messages in node.watcher.messages.items() if "gridchase-check" in topic}
+    assert len(heard) > 10
+    assert not [topic for topic, messages in heard.items() if b"" in messages[:1]], "whatever is said says something"
+    listener = Subscriber(broker.port)
+    listener.close()
+    assert not [topic for topic, _, _ in listener.seen if "gridchase-check" in topic], "nothing is left behind"
+    assert node.watcher.last("grid/local/carbon")["value"] == 400.0, "what is retained stays"
 
 
 @pytest.mark.parametrize("find", [json.dumps, str])

@@ -24,7 +24,7 @@ from policies.service.ports import MessageBus
 from policies.service.records import IterationTime, JobKey, Timing
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
-from publishers.messages.topics import ParsedTopic, RunKey, Topics
+from publishers.messages.topics import PROBE, ParsedTopic, RunKey, Topics
 from publishers.messages.training import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, TrialTimes
 from publishers.mqtt.client import Handler
 from publishers.shared.log_once import InvalidMessages
@@ -86,7 +86,7 @@ class EventSubscriber:
             parsed = self._topics.parse(topic)
             if parsed is None or parsed.run is None:
                 self.invalid_messages.add("(foreign topics)", f"not a topic of runs: {topic[:80]!r}")
-            elif payload:  # an empty one deletes a retained message
+            elif payload and parsed.run.job != PROBE:  # an empty one deletes a retained message
                 try:
                     message = decode(payload, kind)
                     if message.run != parsed.run.run:
