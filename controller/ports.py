@@ -18,11 +18,16 @@ from publishers.messages.topics import RunKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRange:
-    """What a GPU accepts as power limit, read live: it changes with drivers and resets."""
+    """What a GPU accepts as power limit, read live: it changes with drivers and resets.
+
+    Attributes:
+        min_power_limit_w, max_power_limit_w: the bounds [W].
+        default_power_limit_w: what a reloaded driver sets, or None where that cannot be read [W].
+    """
 
     min_power_limit_w: float
     max_power_limit_w: float
-    default_power_limit_w: float
+    default_power_limit_w: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ last believed power once one is believed again, and is told as unmeasured.
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from math import isfinite
 from typing import Final
+
+import numpy as np
 
 from controller.clock import NS_PER_S
 from controller.ports import Sample
@@ -17,30 +18,88 @@ from controller.ports import Sample
 PEAK_RATIO: Final = 1.5
 """A board draws at most so much of its maximum power limit for a moment."""
 MEAN_RATIO: Final = 1.1
-"""And so much on average over `MEAN_S` or more."""
-MEAN_S: Final = 1.0
+"""And so much on average over a second or more."""
+MEAN_S: Final = 2.0
+LEAST_READINGS: Final = 5
+"""Fewer readings are no mean."""
 COUNTER_LAG_S: Final = 0.25
 """Counters move in steps (on an H100 every 100 ms, sometimes later), so a reading may hold energy from before."""
+STILL_S: Final = 0.5
+"""A counter that has not moved for so long stands still."""
 UNKNOWN_MAX_POWER_LIMIT_W: Final = 2_000.0
 """More than any board's, for one that does not tell its own."""
 CHECK_S: Final = 3.0
 """Over so long the meters check each other."""
+DENSE_S: Final = 0.25
+"""Readings farther apart than this give no mean of the power that could refute anything."""
+POWER_LAG_S: Final = 1.0
+"""On many boards the power is the mean of the last second."""
 TRIAL_S: Final = 1.0
 """A counter that was not believed is believed again after agreeing with the power for so long."""
+REFUTED_S: Final = 60.0
+"""Power that was refuted by a counter is believed again when that counter has been gone for so long."""
 AGREEMENT_RATIO: Final = 2.0
-"""Meters agree whose means differ by this factor at most: the power is often a mean of the last second."""
+"""Meters agree whose means differ by this factor at most."""
 IDLE_RATIO: Final = 0.01
 """No board that runs draws less than this share of its maximum power limit: idle ones draw some 10 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the counter and the totals stood at a moment."""
+    """Where the counter, the total, and the integral of the power stood at a moment."""
 
     time_ns: int
     counter_j: float
     energy_j: float
     power_j: float
+
+
+class _PowerReadings:
+    """The power readings that a board can draw, and their integral.
+
+    Attributes:
+        integral_j: the integral [J], over holes of `max_gap_s` at most.
+        begun_ns: since when it has no longer hole [ns].
+        fault: why the last reading is none that a board can draw; "" where it is one.
+    """
+
+    def __init__(self, *, max_gap_s: float) -> None:
+        self.integral_j = 0.0
+        self.begun_ns = 0
+        self.fault = ""
+        self._max_gap_ns = max_gap_s * NS_PER_S
+        self._recent: deque[tuple[int, float]] = deque()
+        """Of the last `MEAN_S`: time [ns], power [W]."""
+
+    def possible_w(self, time_ns: int, power_w: float | None, max_w: float) -> float | None:
+        """Return a reading where a board can draw it [W]."""
+        if power_w is None:
+            self.fault = "its power cannot be read"
+            return None
+        if not (isfinite(power_w) and 0 <= power_w <= PEAK_RATIO * max_w):
+            self.fault = f"its power reads {power_w:.4g} W, which a board of {max_w:g} W cannot draw"
+            return None
+        if not self._recent or time_ns - self._recent[-1][0] > self._max_gap_ns:
+            self._recent.clear()
+            self.begun_ns = time_ns
+        else:
+            before_ns, before_w = self._recent[-1]
+            self.integral_j += (before_w + power_w) / 2 * (time_ns - before_ns) / NS_PER_S
+        self._recent.append((time_ns, power_w))
+        while time_ns - self._recent[0][0] > MEAN_S * NS_PER_S:
+            self._recent.popleft()
+        mean_w = sum(each_w for _, each_w in self._recent) / len(self._recent)
+        is_mean = len(self._recent) >= LEAST_READINGS and time_ns - self._recent[0][0] >= MEAN_S * NS_PER_S / 2
+        if is_mean and mean_w > MEAN_RATIO * max_w:
+            self.fault = f"its power reads {mean_w:.4g} W for seconds, which a board of {max_w:g} W cannot draw"
+            return None
+        self.fault = ""
+        return power_w
+
+    def since_j(self, mark: _Mark, time_ns: int) -> float | None:
+        """Return the integral from a mark to now [J]; None where it has a hole, or does not reach so far."""
+        is_whole = bool(self._recent) and self._recent[-1][0] == time_ns and self.begun_ns <= mark.time_ns
+        return self.integral_j - mark.power_j if is_whole else None
 
 
 class CheckedEnergy:
@@ -52,50 +111,55 @@ class CheckedEnergy:
     Attributes:
         energy_j: the energy used [J].
         unmeasured_s: for how much of the time no reading was believed: it counts at the power before [s].
-        power_w: the believed power [W]: of the reading, or of the counter's last second; None where there is neither.
-        power_fault, counter_fault: why that meter is not believed now, in a sentence; "" where it is.
+        power_w: the believed power [W]: of the reading, or of the counter's last seconds; None where there is neither.
+        counter_fault: why the energy counter is not believed now, in a sentence; "" where it is, or there is none.
     """
 
     def __init__(self, *, max_gap_s: float) -> None:
         self.energy_j = 0.0
         self.unmeasured_s = 0.0
         self.power_w: float | None = None
-        self.power_fault = self.counter_fault = ""
+        self.counter_fault = ""
         self._max_gap_s = max_gap_s
         self._known_ns: int | None = None
         """Up to when the energy is known; None before the first reading [ns]."""
-        self._known_power_w: float | None = None
+        self._known_power_w = 0.0
         """The last believed power [W]."""
-        self._has_missed = False
-        self._powers: deque[tuple[int, float]] = deque()
-        """The readings of the last second that a board can draw at all: time [ns], power [W]."""
-        self._energies: deque[tuple[int, float]] = deque()
-        """What the counter has shown in the last second: time [ns], total [J]."""
-        self._power_j = 0.0
-        """The integral of the possible power readings [J]."""
+        self._is_behind = False
+        """Whether readings since then have failed, or were not believed."""
+        self._power = _PowerReadings(max_gap_s=max_gap_s)
+        self._refutation = ""
         self._counter: _Mark | None = None
         """The last believed reading of the counter."""
+        self._moved: _Mark | None = None
+        """The last one that was more than the one before."""
+        self._believed: deque[_Mark] = deque()
+        """Those of the last seconds, for the comparison."""
         self._trial: _Mark | None = None
         """Where a counter that is not believed began to be tried."""
-        self._is_trial_new = False
-        self._has_power_in_trial = False
-        self._check: _Mark | None = None
-        """Where the present comparison of the two meters began."""
-        self._n_disputes = 0
-        self._is_power_refuted = False
+        self._trial_from_j: float | None = None
+        """What the counter shows where a trial is to begin."""
+        self._adopted_j: float | None = None
+        """What the counter shows where a trial has ended well."""
+        self._seen_ns: int | None = None
+        """When the counter was last believed [ns]."""
+        self._checked_ns = 0
+        self._dispute: _Mark | None = None
+        """Where the meters began to contradict each other."""
 
     @property
     def is_current(self) -> bool:
         """Return whether the last reading was believed, in part at least."""
-        return not self._has_missed and self._known_ns is not None
+        return not self._is_behind and self._known_ns is not None
+
+    @property
+    def power_fault(self) -> str:
+        """Return why the power is not believed now, in a sentence; "" where it is."""
+        return self._power.fault or self._refutation
 
     def miss(self) -> None:
         """Note that the GPU could not be read."""
-        self._powers.clear()
-        self._believe_nothing()
-
-    def _believe_nothing(self) -> None:
-        self._has_missed, self.power_w = True, None
+        self._is_behind, self.power_w = True, None
 
     def add(self, raw: Sample, max_power_limit_w: float | None) -> int:
         """Add a reading, newer than the last one, of a board with this maximum limit [W].
@@ -103,190 +167,209 @@ class CheckedEnergy:
         Returns:
             From when on the energy was used that it adds to the total [ns]: a counter that stands still is found late.
         """
-        max_w = max_power_limit_w or UNKNOWN_MAX_POWER_LIMIT_W
-        begin_ns = raw.time_ns if self._known_ns is None else self._known_ns
-        span_s = (raw.time_ns - begin_ns) / NS_PER_S
-        is_gapless = not self._has_missed and span_s <= self._max_gap_s
-        power_w = self._possible_power_w(raw, max_w)
-        has_power = power_w is not None and is_gapless
-        by_counter_j = self._by_counter_j(raw, max_w, has_power=has_power)
-        backdated_ns = None
-        if has_power and by_counter_j is not None:
-            backdated_ns = self._compare(raw.time_ns, by_counter_j, max_w)
+        max_w, time_ns = max_power_limit_w or UNKNOWN_MAX_POWER_LIMIT_W, raw.time_ns
+        power_w = self._power.possible_w(time_ns, raw.power_w, max_w)
+        total_j = self._total_by_counter_j(time_ns, raw.energy_j, max_w)
+        begin_ns = time_ns if self._known_ns is None else self._known_ns
+        wrong = None if total_j is None else self._contradiction(time_ns, power_w, max_w)
+        power_w = self._unrefuted_w(time_ns, power_w)
+        if wrong is not None:
+            total_j = None
+            begin_ns = min(begin_ns, wrong.time_ns)
+            self._replace(wrong, time_ns, has_power=power_w is not None)
+        elif total_j is not None:
+            self.energy_j = max(self.energy_j, total_j)
+        elif power_w is not None:
+            self._add_power(power_w, (time_ns - begin_ns) / NS_PER_S, max_w)
+        self._begin_trial_or_adopt(time_ns)
+        if total_j is None and power_w is None:
+            self.miss()
         else:
-            self._check = None
-        believed_w = None if self._is_power_refuted and by_counter_j is not None else power_w
-        if backdated_ns is not None:
-            begin_ns = backdated_ns
-        elif by_counter_j is not None:
-            self.energy_j = max(self.energy_j, by_counter_j)
-        elif believed_w is None:
-            self._believe_nothing()
-            return begin_ns
-        else:
-            self._add_power(believed_w, span_s, max_w, is_gapless=is_gapless)
-        if self._is_trial_new and self._trial is not None:
-            self._trial = replace(self._trial, energy_j=self.energy_j)
-        if believed_w is None:
-            believed_w = self._counter_power_w()
-        self.power_w = believed_w
-        self._known_power_w = self._known_power_w if believed_w is None else believed_w
-        self._known_ns, self._has_missed = raw.time_ns, False
+            self._settle(time_ns, power_w, max_w)
         return begin_ns
 
     def counter_at_j(self, energy_j: float) -> float | None:
         """Return the value of the GPU's own counter when the total was `energy_j`; None where it is not believed."""
-        if self._counter is None or self._trial is not None:
-            return None
-        return self._counter.counter_j - (self.energy_j - energy_j)
+        counter = self._counter
+        return None if counter is None or self._trial is not None else counter.counter_j + energy_j - counter.energy_j
 
-    def _add_power(self, power_w: float, span_s: float, max_w: float, *, is_gapless: bool) -> None:
-        before_w = power_w if self._known_power_w is None else self._known_power_w
-        if is_gapless:
-            self.energy_j += (before_w + power_w) / 2 * span_s
+    def _unrefuted_w(self, time_ns: int, power_w: float | None) -> float | None:
+        """Return the power unless it is refuted [W]; a counter that has been gone for long refutes nothing."""
+        if self._refutation and (self._seen_ns is None or time_ns - self._seen_ns > REFUTED_S * NS_PER_S):
+            self._refutation = ""
+        return None if self._refutation else power_w
+
+    def _begin_trial_or_adopt(self, time_ns: int) -> None:
+        """Let a trial of the counter begin or end where the total is now."""
+        if self._trial_from_j is not None:
+            self._trial = _Mark(time_ns, self._trial_from_j, self.energy_j, self._power.integral_j)
+        elif self._adopted_j is not None:
+            self._trial = self._moved = None
+            self._believed.clear()
+            self._believe_counter_j(time_ns, self._adopted_j, self.energy_j)
+        self._trial_from_j = self._adopted_j = None
+
+    def _settle(self, time_ns: int, power_w: float | None, max_w: float) -> None:
+        """Know the energy up to a moment."""
+        self.power_w = self._counter_power_w() if power_w is None else power_w
+        if self.power_w is not None and self.power_w <= MEAN_RATIO * max_w:
+            self._known_power_w = self.power_w
+        self._known_ns, self._is_behind = time_ns, False
+
+    def _add_power(self, power_w: float, span_s: float, max_w: float) -> None:
+        if self._known_ns is None or self._is_behind or span_s > self._max_gap_s:
+            self._add_unmeasured(span_s)
         else:
-            self._add_unmeasured(before_w, span_s, max_w)
+            before_w = self._known_power_w if self.power_w is None else self.power_w
+            self.energy_j += (min(before_w, PEAK_RATIO * max_w) + power_w) / 2 * span_s
 
-    def _add_unmeasured(self, power_w: float, span_s: float, max_w: float) -> None:
-        self.energy_j += min(power_w, MEAN_RATIO * max_w) * span_s
+    def _add_unmeasured(self, span_s: float) -> None:
+        self.energy_j += self._known_power_w * span_s
         self.unmeasured_s += span_s
 
-    def _possible_power_w(self, raw: Sample, max_w: float) -> float | None:
-        """Return the power reading where a board can draw it [W], and integrate it."""
-        if self._powers and raw.time_ns - self._powers[-1][0] > self._max_gap_s * NS_PER_S:
-            self._powers.clear()
-        if raw.power_w is None:
-            self.power_fault = "its power cannot be read"
-            self._powers.clear()
-            return None
-        if not (isfinite(raw.power_w) and 0 <= raw.power_w <= PEAK_RATIO * max_w):
-            self.power_fault = f"its power reads {raw.power_w:g} W, which a board of {max_w:g} W cannot draw"
-            self._powers.clear()
-            return None
-        if self._powers:
-            before_ns, before_w = self._powers[-1]
-            self._power_j += (before_w + raw.power_w) / 2 * (raw.time_ns - before_ns) / NS_PER_S
-        self._powers.append((raw.time_ns, raw.power_w))
-        _keep(self._powers, MEAN_S)
-        mean_w = _mean_w(self._powers)
-        if mean_w is not None and mean_w > MEAN_RATIO * max_w:
-            self.power_fault = f"its power reads {mean_w:g} W for a second, which a board of {max_w:g} W cannot draw"
-            return None
-        if not self._is_power_refuted:
-            self.power_fault = ""
-        return raw.power_w
-
-    def _by_counter_j(self, raw: Sample, max_w: float, *, has_power: bool) -> float | None:
+    def _total_by_counter_j(self, time_ns: int, counter_j: float | None, max_w: float) -> float | None:
         """Return the total by the counter [J], or None where it is not believed."""
-        self._is_trial_new = False
-        time_ns, counter_j, counter = raw.time_ns, raw.energy_j, self._counter
+        counter = self._counter
         if counter_j is None or not isfinite(counter_j):
             if counter is not None or self._trial is not None:
                 self.counter_fault = "its energy counter cannot be read"
             return None
         if self._known_ns is None and counter is None and self._trial is None:
             return self._believe_counter_j(time_ns, counter_j, self.energy_j)
-        if counter is not None:
-            used_j, span_s = counter_j - counter.counter_j, (time_ns - counter.time_ns) / NS_PER_S
-            if 0 <= used_j <= most_j(span_s, max_w):
-                return self._believe_counter_j(time_ns, counter_j, counter.energy_j + used_j)
-            if self._trial is None:
-                what = f"{used_j:g} J in {span_s:.3g} s"
-                self.counter_fault = f"its energy counter shows {what}, which a board of {max_w:g} W cannot use"
-        return self._try_counter_j(time_ns, counter_j, max_w, has_power=has_power)
+        if counter is None:
+            return self._try_counter_j(time_ns, counter_j, max_w)
+        used_j, span_s = counter_j - counter.counter_j, (time_ns - counter.time_ns) / NS_PER_S
+        oldest = self._believed[0] if self._believed else counter
+        is_possible = 0 <= used_j <= most_j(span_s, max_w) and counter_j - oldest.counter_j <= most_j(
+            (time_ns - oldest.time_ns) / NS_PER_S, max_w
+        )
+        power_j = None if self._refutation else self._power.since_j(counter, time_ns)
+        has_returned = self._trial is None or power_j is None or _agree(used_j, power_j, span_s, max_w)
+        if is_possible and has_returned:
+            return self._believe_counter_j(time_ns, counter_j, counter.energy_j + used_j)
+        if self._trial is None and used_j < 0:
+            self.counter_fault = f"its energy counter has fallen by {-used_j:.4g} J, as after a reset"
+        elif self._trial is None:
+            shows = f"{used_j:.4g} J in {span_s:.3g} s"
+            self.counter_fault = f"its energy counter shows {shows}, which a board of {max_w:g} W cannot use"
+        return self._try_counter_j(time_ns, counter_j, max_w)
 
     def _believe_counter_j(self, time_ns: int, counter_j: float, energy_j: float) -> float:
         """Believe a reading of the counter, with this total [J], and return the total."""
-        self._counter = _Mark(time_ns, counter_j, energy_j, self._power_j)
-        self._trial, self.counter_fault = None, ""
-        self._energies.append((time_ns, counter_j))
-        _keep(self._energies, MEAN_S)
+        mark = _Mark(time_ns, counter_j, energy_j, self._power.integral_j)
+        if self._moved is None or counter_j > self._moved.counter_j:
+            self._moved = mark
+        self._counter, self._trial, self._seen_ns, self.counter_fault = mark, None, time_ns, ""
+        self._believed.append(mark)
+        while time_ns - self._believed[0].time_ns > (CHECK_S + POWER_LAG_S) * NS_PER_S:
+            self._believed.popleft()
         return energy_j
 
-    def _try_counter_j(self, time_ns: int, counter_j: float, max_w: float, *, has_power: bool) -> float | None:
+    def _try_counter_j(self, time_ns: int, counter_j: float, max_w: float) -> float | None:
         """Return the total by a counter that was not believed, once it agrees with the power, or there is none."""
-        self._energies.clear()
         trial = self._trial
         if trial is None or counter_j < trial.counter_j:
-            self._begin_trial(time_ns, counter_j)
+            self._trial_from_j = counter_j
             return None
-        self._has_power_in_trial &= has_power
         span_s, used_j = (time_ns - trial.time_ns) / NS_PER_S, counter_j - trial.counter_j
         if span_s < TRIAL_S:
             return None
-        if self._has_power_in_trial:
-            is_sane = _agree(used_j, self._power_j - trial.power_j, span_s, max_w)
-        else:
-            is_sane = used_j >= IDLE_RATIO * max_w * span_s
-        if not is_sane or used_j > most_j(span_s, max_w):
-            self._begin_trial(time_ns, counter_j)
-            return None
-        if self._known_ns is None or self._known_ns >= trial.time_ns:
-            return self._believe_counter_j(time_ns, counter_j, trial.energy_j + used_j)
-        self._add_unmeasured(self._known_power_w or 0.0, (trial.time_ns - self._known_ns) / NS_PER_S, max_w)
-        return self._believe_counter_j(time_ns, counter_j, self.energy_j + used_j)
-
-    def _begin_trial(self, time_ns: int, counter_j: float) -> None:
-        self._trial = _Mark(time_ns, counter_j, self.energy_j, self._power_j)
-        self._is_trial_new = self._has_power_in_trial = True
-
-    def _compare(self, time_ns: int, by_counter_j: float, max_w: float) -> int | None:
-        """Compare the meters; return from when on the power has replaced a counter that stands still [ns]."""
-        counter, check = self._counter, self._check
-        if counter is None or check is None:
-            self._check = counter
-            return None
-        span_s = (time_ns - check.time_ns) / NS_PER_S
-        if span_s < CHECK_S:
-            return None
-        self._check = counter
-        counter_j, power_j = by_counter_j - check.energy_j, self._power_j - check.power_j
-        if _agree(counter_j, power_j, span_s, max_w):
-            self._n_disputes, self._is_power_refuted, self.power_fault = 0, False, ""
-            return None
+        power_j = None if self._refutation else self._power.since_j(trial, time_ns)
         least_j = IDLE_RATIO * max_w * span_s
-        means = f"{counter_j / span_s:.3g} W by its energy counter, {power_j / span_s:.3g} W by its power"
-        if counter_j < least_j:
-            self.counter_fault = f"its energy counter stands still, or nearly so: {means}"
-            self.energy_j = max(self.energy_j, check.energy_j + power_j)
-            self._counter = self._check = None
-            self._begin_trial(time_ns, counter.counter_j)
-            self._energies.clear()
-            return check.time_ns
-        self._n_disputes += 1
-        if power_j < least_j or self._n_disputes > 1:  # the integral is believed, but not for one odd moment
-            self.power_fault = f"its power does not fit its energy: {means}"
-            self._is_power_refuted = True
+        is_sane = used_j >= least_j if power_j is None else _agree(used_j, power_j, span_s, max_w)
+        if not is_sane or used_j > most_j(span_s, max_w):
+            self.counter_fault = self.counter_fault or f"its energy counter shows {used_j / span_s:.3g} W"
+            self._trial_from_j = counter_j
+        elif power_j is None:
+            if self._known_ns is not None and self._known_ns < trial.time_ns:
+                self._add_unmeasured((trial.time_ns - self._known_ns) / NS_PER_S)
+            self._moved = None
+            self._believed.clear()
+            return self._believe_counter_j(time_ns, counter_j, self.energy_j + used_j)
+        else:
+            self._adopted_j = counter_j
         return None
 
-    def _counter_power_w(self) -> float | None:
-        """Return the mean power of the last second, by the counter [W]."""
-        if len(self._energies) < 2:  # noqa: PLR2004 — one is no interval
+    def _contradiction(self, time_ns: int, power_w: float | None, max_w: float) -> _Mark | None:
+        """Return since when the counter is not believed any more, because of what the power says; None: it is."""
+        counter, moved = self._counter, self._moved
+        if counter is None or moved is None:
             return None
-        (begin_ns, begin_j), (end_ns, end_j) = self._energies[0], self._energies[-1]
-        return (end_j - begin_j) * NS_PER_S / (end_ns - begin_ns)
+        still_s = (time_ns - moved.time_ns) / NS_PER_S
+        power_j = None if power_w is None or self._refutation else self._power.since_j(moved, time_ns)
+        wrong = None
+        if power_j is None and still_s >= CHECK_S:
+            wrong, self.counter_fault = moved, f"its energy counter stands still for {still_s:.3g} s"
+        elif power_j is not None and still_s >= STILL_S and power_j > IDLE_RATIO * max_w * still_s:
+            wrong = moved
+            self.counter_fault = f"its energy counter stands still beside a power of {power_j / still_s:.3g} W"
+        elif power_w is not None and time_ns - self._checked_ns >= CHECK_S * NS_PER_S:
+            self._checked_ns = time_ns
+            wrong = self._compare(max_w)
+        if wrong is not None:
+            self._counter = self._moved = self._dispute = None
+            self._believed.clear()
+            self._trial_from_j = counter.counter_j
+        return wrong
+
+    def _compare(self, max_w: float) -> _Mark | None:
+        """Compare the meters over the last seconds; return since when the counter is wrong, if it is.
+
+        Twice in a row is a contradiction: one may be the edge of a load.
+        """
+        marks = self._believed
+        times_ns = np.array([mark.time_ns for mark in marks])
+        span_s = (marks[-1].time_ns - marks[0].time_ns) / NS_PER_S
+        if span_s < CHECK_S or self._power.begun_ns > marks[0].time_ns:
+            return None
+        counters_j, powers_j = ([mark.counter_j for mark in marks], [mark.power_j for mark in marks])
+        lag_ns = POWER_LAG_S * NS_PER_S
+        late = [times_ns[0] + lag_ns, times_ns[-1]]
+        power_j = float(np.diff(np.interp(late, times_ns, powers_j))[0])
+        counter_j = float(np.diff(np.interp(late, times_ns, counters_j))[0])
+        counter_before_j = float(np.diff(np.interp([times_ns[0], times_ns[-1] - lag_ns], times_ns, counters_j))[0])
+        window_s = span_s - POWER_LAG_S
+        if any(_agree(each_j, power_j, window_s, max_w) for each_j in (counter_j, counter_before_j)):
+            self._dispute, self._refutation = None, ""
+            return None
+        is_counter_low = counter_j < IDLE_RATIO * max_w * window_s
+        is_dense = bool(np.diff(times_ns).max() <= DENSE_S * NS_PER_S)
+        if self._refutation or not (is_dense or is_counter_low):
+            return None
+        begin, self._dispute = self._dispute, self._dispute or marks[0]
+        if begin is None:
+            return None
+        means = f"{counter_j / window_s:.3g} W by its energy counter, {power_j / window_s:.3g} W by its power"
+        if is_counter_low:
+            self.counter_fault = f"its energy counter does not fit its power: {means}"
+            return begin
+        self._refutation = f"its power does not fit its energy counter: {means}"
+        return None
+
+    def _replace(self, wrong: _Mark, time_ns: int, *, has_power: bool) -> None:
+        """Count by the power what the counter has told since it was wrong, or leave that time unknown."""
+        power_j = self._power.since_j(wrong, time_ns) if has_power else None
+        if power_j is None:
+            self._known_ns, self._is_behind = wrong.time_ns, True
+        else:
+            self.energy_j = max(self.energy_j, wrong.energy_j + power_j)
+
+    def _counter_power_w(self) -> float | None:
+        """Return the mean power of the last seconds, by the counter [W]."""
+        if len(self._believed) < 2:  # noqa: PLR2004 — one is no interval
+            return None
+        begin, end = self._believed[0], self._believed[-1]
+        return (end.counter_j - begin.counter_j) * NS_PER_S / (end.time_ns - begin.time_ns)
 
 
 def most_j(duration_s: float, max_power_limit_w: float | None) -> float:
     """Return the most energy that a counter of a board with this maximum limit [W] can show for a time [J]."""
     max_w, span_s = max_power_limit_w or UNKNOWN_MAX_POWER_LIMIT_W, duration_s + COUNTER_LAG_S
-    return max_w * max(PEAK_RATIO * min(span_s, MEAN_S), MEAN_RATIO * span_s)
+    return max_w * max(PEAK_RATIO * min(span_s, 1.0), MEAN_RATIO * span_s)
 
 
 def _agree(counter_j: float, power_j: float, span_s: float, max_w: float) -> bool:
+    """Return whether a counter and the integral of the power may both be right over a time."""
     low_j, high_j = sorted((counter_j, power_j))
-    return high_j <= AGREEMENT_RATIO * low_j or high_j - low_j <= IDLE_RATIO * max_w * span_s
-
-
-def _keep(readings: deque[tuple[int, float]], span_s: float) -> None:
-    """Drop what is older than the newest reading that is `span_s` older than the last."""
-    while len(readings) > 1 and readings[-1][0] - readings[1][0] >= span_s * NS_PER_S:
-        readings.popleft()
-
-
-def _mean_w(powers: deque[tuple[int, float]]) -> float | None:
-    """Return the mean over all the readings [W]; None where they last less than `MEAN_S`."""
-    span_ns = powers[-1][0] - powers[0][0]
-    if span_ns < MEAN_S * NS_PER_S:
-        return None
-    return sum((a_w + b_w) / 2 * (b_ns - a_ns) for (a_ns, a_w), (b_ns, b_w) in pairwise(powers)) / span_ns
+    lag_j = COUNTER_LAG_S * high_j / span_s
+    return high_j <= AGREEMENT_RATIO * low_j + lag_j or high_j - low_j <= IDLE_RATIO * max_w * span_s

@@ -464,6 +464,6 @@ def confirmed_entry(entry: JournalEntry, live_power_limit_w: float) -> JournalEn
     return msgspec.structs.replace(entry, written_power_limits_w=(live_power_limit_w,), is_confirmed=True)
 
 
-def is_same_limit(one_w: float, other_w: float) -> bool:
-    """Return whether two power limits [W] differ only by the rounding of drivers and boards."""
-    return abs(one_w - other_w) <= READBACK_TOLERANCE_W
+def is_same_limit(one_w: float, other_w: float | None) -> bool:
+    """Return whether two power limits [W] differ only by the rounding of drivers and boards; None: is not known."""
+    return other_w is not None and abs(one_w - other_w) <= READBACK_TOLERANCE_W

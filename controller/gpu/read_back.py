@@ -163,7 +163,7 @@ async def unexplained_limits(gpus: Sequence[Gpu]) -> list[str]:
         with suppress(GpuError):
             live_w = (await gpu.read_limit()).requested_power_limit_w
             default_w = (await gpu.read_range()).default_power_limit_w
-            if live_w < default_w and not is_same_limit(live_w, default_w):
+            if default_w is not None and live_w < default_w and not is_same_limit(live_w, default_w):
                 found.append(f"{gpu.uuid} has {live_w:g} W, less than its default of {default_w:g} W")
     return found
 

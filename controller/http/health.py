@@ -79,6 +79,8 @@ class Snapshot:
                 troubles.append(f"{uuid} does not answer")
             elif gpu.fault:
                 troubles.append(gpu.fault)
+            elif gpu.sample is None:
+                troubles.append(f"{uuid}: {'; '.join(gpu.doubts) or 'it has not been read yet'}")
         return troubles
 
     def notes(self) -> list[str]:

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,19 @@ def leave_behind(folder: Path) -> None:
     """Kill what runs on `state`: what is on disk stays, in `killed`, and so does what is on the GPU."""
     half_written = shutil.ignore_patterns("*.new")  # a thread may just be moving one to its place
     shutil.copytree(folder / "state", folder / "killed", ignore=half_written)
+
+
+async def test_a_gpu_that_does_not_tell_its_default_limit_is_controlled_and_restored(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.range = replace(gpu.range, default_power_limit_w=None)
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        await Training(site).train(600)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        gpu.set_externally(222.0)
+        await asyncio.sleep(60)
+        assert site.limits(gpu)[-1].reason == "another_writer"
+    assert gpu.requested_power_limit_w == 222.0, "another writer's"
 
 
 async def test_after_sigkill_the_next_start_restores_first_and_then_plans_the_run(

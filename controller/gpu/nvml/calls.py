@@ -4,6 +4,7 @@ They may block indefinitely, so they run in the GPU's thread. They write only th
 clocks.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ _FIELD_REQUESTED_LIMIT: Final = 192
 _VALUE_OF_TYPE: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _ABSENT: Final = (errors.NOT_SUPPORTED, errors.FUNCTION_NOT_FOUND)
 _UNSEEN: Final = (*_ABSENT, errors.NO_PERMISSION, errors.NO_DATA)
+
+_TOLD: Final[set[str]] = set()
+"""The functions whose failure was told; there are a dozen."""
+_LOGGER = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Handle = Any  # nvidia-ml-py has no types
@@ -120,13 +125,20 @@ def _none_on(codes: tuple[int, ...], read: Callable[..., Any], *arguments: objec
         return None
 
 
-def _none_unless_gone(read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 — NVML's own
-    """Return what `read` returns, or None where it fails, unless that is because the GPU or its driver is gone."""
+def _none_unless_gone(read: Callable[[Handle], Any], handle: Handle) -> Any:  # noqa: ANN401 — NVML's own
+    """Return what `read` returns, or None where it fails, unless that is because the GPU or its driver is gone.
+
+    A failure of which nobody would think, such as an unknown error, is told once for each function.
+    """
     try:
-        return read(*arguments)
+        return read(handle)
     except pynvml.NVMLError as error:
         if errors.is_gone(error.value):
             raise
+        name = read.__name__.strip("_")
+        if error.value not in _UNSEEN and name not in _TOLD:
+            _TOLD.add(name)
+            _LOGGER.warning("%s fails (NVML error %d, %s): what it tells is left out", name, error.value, error)
         return None
 
 
@@ -141,23 +153,23 @@ def _read_field(handle: Handle, field: int) -> int | None:
 def read_range(handle: Handle) -> LimitRange:
     """Return what the GPU accepts as power limit."""
     min_mw, max_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-    default_mw = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+    default_mw = _none_unless_gone(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
     return LimitRange(
         min_power_limit_w=min_mw / _MW_PER_W,
         max_power_limit_w=max_mw / _MW_PER_W,
-        default_power_limit_w=default_mw / _MW_PER_W,
+        default_power_limit_w=None if default_mw is None else default_mw / _MW_PER_W,
     )
 
 
 def read_limit(handle: Handle) -> LiveLimit:
-    """Return the power limit in force."""
+    """Return the power limit in force; where other limiters cannot be seen, the requested one counts as enforced."""
     requested_mw = _read_field(handle, _FIELD_REQUESTED_LIMIT)
     if requested_mw is None:
         requested_mw = pynvml.nvmlDeviceGetPowerManagementLimit(handle)
-    enforced_mw = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+    enforced_mw = _none_unless_gone(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     return LiveLimit(
         requested_power_limit_w=requested_mw / _MW_PER_W,
-        enforced_power_limit_w=enforced_mw / _MW_PER_W,
+        enforced_power_limit_w=(requested_mw if enforced_mw is None else enforced_mw) / _MW_PER_W,
     )
 
 

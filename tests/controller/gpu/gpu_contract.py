@@ -51,6 +51,7 @@ class GpuContract:
         async with bench.opened() as gpu:
             limits = await gpu.read_range()
         assert 0 < limits.min_power_limit_w < limits.max_power_limit_w
+        assert limits.default_power_limit_w is not None
         assert limits.min_power_limit_w <= limits.default_power_limit_w <= limits.max_power_limit_w
 
     async def test_a_limit_that_was_set_reads_back_as_requested(self, bench: GpuBench) -> None:

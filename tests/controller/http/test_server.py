@@ -148,6 +148,13 @@ async def test_what_cannot_be_read_is_told_at_once_and_is_in_no_metric() -> None
         assert metrics["gridchase_gpu_prior_power_limit_watts", "GPU-1"] == 280.0, "it is not read, but known"
 
 
+async def test_a_gpu_of_which_nothing_is_believed_is_not_ready() -> None:
+    silent = replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE)})
+    assert await _ask_ready(silent) == (503, ["GPU-1: it has not been read yet"])
+    doubted = replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, doubts=("its power reads 3.7e+06 W",))})
+    assert await _ask_ready(doubted) == (503, ["GPU-1: its power reads 3.7e+06 W"])
+
+
 async def test_what_is_not_believed_is_noted() -> None:
     doubted = replace(
         WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, sample=SAMPLE, doubts=("its counter stands still",))}
@@ -192,7 +199,7 @@ async def test_a_node_without_a_gpu_is_not_ready() -> None:
 )
 async def test_a_gpu_that_answers_is_no_trouble_and_a_limit_that_is_left_alone_is_noted(hold: Hold, note: str) -> None:
     state = replace(STATE, hold=hold)
-    status, troubles, notes = await _ask(replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=state)}))
+    status, troubles, notes = await _ask(replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=state, sample=SAMPLE)}))
     assert (status, troubles, len(notes)) == (200, [], int(bool(note)))
     assert all(line.startswith("GPU-1 ") and note in line for line in notes)
 

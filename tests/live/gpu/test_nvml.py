@@ -219,6 +219,29 @@ async def test_each_meter_is_read_by_itself(nvml_in_process: StubMachine, code: 
         assert (sample.temperature_c, sample.utilization_ratio) == (None, None)
 
 
+async def test_only_what_a_safe_write_needs_can_fail_a_reading_of_limits(
+    nvml_in_process: StubMachine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_TOLD", set())
+    stub = nvml_in_process.gpu()
+    stub.fail("nvmlDeviceGetPowerManagementDefaultLimit", 999)
+    stub.fail("nvmlDeviceGetEnforcedPowerLimit", 999)
+    async with opened() as (gpu,):
+        await gpu.read_range()
+        limits, live = await gpu.read_range(), await gpu.read_limit()
+        assert (limits.max_power_limit_w, limits.default_power_limit_w) == (300.0, None)
+        assert live.enforced_power_limit_w == live.requested_power_limit_w == 300.0
+        await gpu.set_power_limit(200.0)
+        assert stub.requested_power_limit_w == 200.0
+        stub.fail("nvmlDeviceGetPowerManagementLimitConstraints", 999)
+        with pytest.raises(GpuError):
+            await gpu.read_range()
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == [
+        "nvmlDeviceGetPowerManagementDefaultLimit",
+        "nvmlDeviceGetEnforcedPowerLimit",
+    ]
+
+
 async def test_a_counter_that_fails_at_the_start_is_read_once_it_answers(nvml_in_process: StubMachine) -> None:
     stub = nvml_in_process.gpu()
     stub.fail("nvmlDeviceGetTotalEnergyConsumption", 999)

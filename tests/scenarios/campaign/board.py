@@ -20,7 +20,8 @@ from tests.scenarios.site import POWER_RATIO, PRIOR_W
 
 READ_TIMEOUT_S: Final = 2.0
 WRITE_TIMEOUT_S: Final = 5.0
-RANGE: Final = LimitRange(min_power_limit_w=100.0, max_power_limit_w=300.0, default_power_limit_w=300.0)
+DEFAULT_W: Final = 300.0
+RANGE: Final = LimitRange(min_power_limit_w=100.0, max_power_limit_w=300.0, default_power_limit_w=DEFAULT_W)
 T = TypeVar("T")
 
 
@@ -179,7 +180,7 @@ class Board:
             is_doubtful: a controller may hold it or not; what was right before is right, too.
         """
         highest_w, not_ours_w, is_held = self.highest_w, self.not_ours_w, is_held or self._is_held
-        self.set_externally(RANGE.default_power_limit_w, is_doubtful=is_doubtful)
+        self.set_externally(DEFAULT_W, is_doubtful=is_doubtful)
         self.energy_j = 0.0
         self.n_reloads += 1
         if is_held:
