@@ -248,11 +248,33 @@ def read_processes(handle: Handle) -> frozenset[int] | None:
 
     The driver lists clients of the Multi-Process Service (MPS) apart from others; older ones have no such list.
     """
-    processes = _none_on(_UNSEEN, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    processes = _listed_processes("nvmlDeviceGetComputeRunningProcesses", handle)
     if processes is None:
         return None
-    clients = _none_on(_UNSEEN, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle) or ()
-    return frozenset(int(process.pid) for process in (*processes, *clients))
+    return processes | (_listed_processes("nvmlDeviceGetMPSComputeRunningProcesses", handle) or frozenset())
+
+
+def _listed_processes(function: str, handle: Handle) -> frozenset[int] | None:
+    """Return the ids of the processes in the newest of the driver's lists that is sane, or None where none is.
+
+    Drivers before R510 have no third version; that of 535.54 fills it with entries of another size, and process 0.
+    """
+    for version in ("_v3", "_v2"):
+        try:
+            processes = getattr(pynvml, function + version)(handle)
+        except pynvml.NVMLError as error:
+            if error.value in _ABSENT:
+                continue
+            if error.value in _UNSEEN:
+                return None
+            raise
+        pids = frozenset(int(process.pid) for process in processes)
+        if 0 not in pids:
+            return pids
+        if function not in _TOLD:
+            _TOLD.add(function)
+            _LOGGER.warning("%s%s lists process 0, which is a fault of the driver: update it", function, version)
+    return None
 
 
 def read_mig(handle: Handle) -> bool:

@@ -255,7 +255,8 @@ async def test_what_a_gpu_does_not_support_is_none(nvml_in_process: StubMachine)
     stub = nvml_in_process.gpu()
     entry_points = (
         *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature"),
-        *("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode"),
+        *(f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in (2, 3)),
+        "nvmlDeviceGetPersistenceMode",
     )
     for entry_point in entry_points:
         stub.fail(entry_point, errors.NOT_SUPPORTED)
@@ -277,6 +278,30 @@ async def test_the_processes_on_a_gpu_are_seen(nvml_in_process: StubMachine) -> 
     nvml_in_process.gpu().pids = frozenset({4711, 815})
     async with opened() as (gpu,):
         assert await gpu.read_processes() == frozenset({4711, 815})
+
+
+async def test_a_driver_without_the_newest_list_of_processes_is_asked_for_the_one_before(
+    nvml_in_process: StubMachine,
+) -> None:
+    stub = nvml_in_process.gpu()
+    stub.pids = frozenset({4711, 815})
+    stub.fail("nvmlDeviceGetComputeRunningProcesses_v3", errors.FUNCTION_NOT_FOUND)
+    async with opened() as (gpu,):
+        assert await gpu.read_processes() == frozenset({4711, 815})
+
+
+async def test_a_list_with_entries_of_another_size_is_not_believed(
+    nvml_in_process: StubMachine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_TOLD", set())
+    stub = nvml_in_process.gpu()
+    stub.pids, stub.raw.has_wide_processes = frozenset({4711, 815, 99}), 1
+    async with opened() as (gpu,):
+        assert await gpu.read_processes() == frozenset({4711, 815, 99}), "by the older list"
+        stub.fail("nvmlDeviceGetComputeRunningProcesses_v2", errors.FUNCTION_NOT_FOUND)
+        assert await gpu.read_processes() is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "lists process 0, which is a fault of the driver" in said
 
 
 async def test_processes_without_permission_are_unknown(nvml_in_process: StubMachine) -> None:

@@ -44,7 +44,15 @@ class _Write(ctypes.Structure):
 _GPU_WORDS = (
     *("index", "min_mw", "max_mw", "default_mw", "requested_mw", "external_mw"),
     *("is_writable", "has_energy_counter", "has_power_fields", "mig_mode", "is_persistent", "is_busy", "is_lost"),
-    *("temperature_c", "idle_power_mw", "told_power_mw", "is_counter_stuck", "n_points", "n_pids"),
+    *(
+        "temperature_c",
+        "idle_power_mw",
+        "told_power_mw",
+        "is_counter_stuck",
+        "has_wide_processes",
+        "n_points",
+        "n_pids",
+    ),
 )
 
 

@@ -41,7 +41,7 @@ enum {
   X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceSetPowerManagementLimit) \
   X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFieldValues) \
   X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetTemperature) X(nvmlDeviceGetTemperatureV) \
-  X(nvmlDeviceGetComputeRunningProcesses_v3) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetPersistenceMode) \
+  X(nvmlDeviceGetComputeRunningProcesses_v3) X(nvmlDeviceGetComputeRunningProcesses_v2) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetPersistenceMode) \
   X(nvmlDeviceSetPersistenceMode) X(nvmlDeviceGetArchitecture)
 
 #define AS_ENUM(name) E_##name,
@@ -79,7 +79,7 @@ struct gpu {
   char uuid[96], name[96];
   uint32_t index, min_mw, max_mw, default_mw, requested_mw, external_mw;
   uint32_t is_writable, has_energy_counter, has_power_fields, mig_mode /* 0: none, 1: off, 2: on */, is_persistent, is_busy, is_lost;
-  uint32_t temperature_c, idle_power_mw, told_power_mw /* 0: the truth */, is_counter_stuck, n_points, n_pids;
+  uint32_t temperature_c, idle_power_mw, told_power_mw /* 0: the truth */, is_counter_stuck, has_wide_processes, n_points, n_pids;
   uint32_t pids[MAX_PIDS];
   struct point points[MAX_POINTS];
   struct hooks hooks;
@@ -425,14 +425,28 @@ API int nvmlDeviceGetTemperatureV(nvmlDevice_t gpu, nvmlTemperature_t *temperatu
   return OK;
 }
 
-API int nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t gpu, unsigned *count, nvmlProcessInfo_t *processes) {
-  ENTER_GPU(nvmlDeviceGetComputeRunningProcesses_v3, gpu);
+/* Driver 535.54 writes entries that are 8 bytes longer than its header says. */
+static int put_processes(const struct gpu *gpu, unsigned *count, nvmlProcessInfo_t *processes, int is_wide) {
   unsigned room = *count;
+  size_t stride = sizeof *processes + (is_wide ? sizeof(uint64_t) : 0);
   *count = gpu->n_pids;
   if (gpu->n_pids > room) return INSUFFICIENT_SIZE;
-  for (unsigned i = 0; i < gpu->n_pids; i++)
-    processes[i] = (nvmlProcessInfo_t){gpu->pids[i], 1u << 30, UINT32_MAX, UINT32_MAX};
+  for (unsigned i = 0; i < gpu->n_pids; i++) {
+    nvmlProcessInfo_t process = {gpu->pids[i], 1u << 30, UINT32_MAX, UINT32_MAX};
+    memset((char *)processes + i * stride, 0, stride);
+    memcpy((char *)processes + i * stride, &process, sizeof process);
+  }
   return OK;
+}
+
+API int nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t gpu, unsigned *count, nvmlProcessInfo_t *processes) {
+  ENTER_GPU(nvmlDeviceGetComputeRunningProcesses_v3, gpu);
+  return put_processes(gpu, count, processes, (int)gpu->has_wide_processes);
+}
+
+API int nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t gpu, unsigned *count, nvmlProcessInfo_t *processes) {
+  ENTER_GPU(nvmlDeviceGetComputeRunningProcesses_v2, gpu);
+  return put_processes(gpu, count, processes, 0);
 }
 
 API int nvmlDeviceGetMigMode(nvmlDevice_t gpu, unsigned *current, unsigned *pending) {

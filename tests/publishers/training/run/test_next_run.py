@@ -47,6 +47,8 @@ class Broker:
 
     def __init__(self) -> None:
         self.connections: list[FakeConnection] = []
+        self._others = set(threading.enumerate())
+        """Threads of other tests, whose runs may have the same name."""
 
     def connect(self, broker: BrokerAddress, will: Outgoing) -> FakeConnection:
         connection = FakeConnection()
@@ -57,7 +59,7 @@ class Broker:
         """End the runs that are open; return the id and the iterations of each, in their order."""
         for publisher in list(PUBLISHERS.by_key.values()):
             publisher.close()
-        wait_until(lambda: not any(thread.name == "gridchase[toy]" for thread in threading.enumerate()))
+        wait_until(lambda: not any(t.name == "gridchase[toy]" for t in {*threading.enumerate()} - self._others))
         assert all(one.closed for one in self.connections)
         records = [(one.statuses()[-1], one) for one in self.connections]
         assert {status.state for status, _ in records} == {"finished"}
