@@ -4,7 +4,7 @@ It does not know the reason for a limit. It journals before it writes, clamps, r
 `RECONCILE_S` to detect other writers:
 
     FREE ──request──► HELD ──release──► FREE     (the prior limit, if the live one still is ours)
-                       ├─ the limit is the default or one of ours again: written again, `MAX_REVERSIONS` times
+                       ├─ the limit is the default or one of ours again: written again, `MAX_REVERSIONS` times an hour
                        ├─ the limit is anything else: another writer ──► YIELDED until the release
                        ├─ no permission, MIG ──► OBSERVING until the release
                        ├─ writes have no effect, no journal ──► OBSERVING, until a later try succeeds
@@ -13,6 +13,7 @@ It does not know the reason for a limit. It journals before it writes, clamps, r
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ from publishers.messages.reports import LimitChange
 
 RECONCILE_S = 15.0
 MAX_REVERSIONS = 3
+REVERSIONS_S = 3_600.0
+"""So many resets within so long are another writer, at the next one; a run may last for weeks."""
 MAX_IGNORED = 3
 """After so many writes without effect the GPU is only observed; it is still tried again."""
 STOP_TIMEOUT_S = 10.0
@@ -87,7 +90,8 @@ class GpuPowerLimiter:
         self._reporter = LimitReporter(gpu.uuid, clock=clock, publish=publish)
         self._orders: asyncio.Queue[Target | _Release] = asyncio.Queue(1)
         self._target: Target | None = None
-        self._reversions = 0
+        self._reverted_s: deque[float] = deque(maxlen=MAX_REVERSIONS)
+        """When the limit was written again after it had been reset, in this hold [Unix s]."""
         self._n_failures = 0
         """How many tries have failed since the last one that did not: of writes, of restores, of the journal."""
         self._barred: Hold | None = None
@@ -316,22 +320,24 @@ class GpuPowerLimiter:
             self._update(live)
             return True
         is_ours = is_default or (entry is not None and is_known_limit(live, entry))
-        if not is_ours or self._reversions >= MAX_REVERSIONS:
+        if not is_ours or self._is_reset_again_and_again():
             await self._yield(live)
             return False
-        self._reversions += 1
+        self._reverted_s.append(self._clock.now_s())
         wanted_w = state.asked_for_w
         floor_w, ceiling_w = limit_bounds_w(self._config, limits, state.prior_power_limit_w)
         self.state = replace(state, floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w)
         self._update(live)
         if not await self._write(min(max(wanted_w, floor_w), ceiling_w)):
             return False
-        found = f"{live.requested_power_limit_w:g} W"
-        if is_default:
-            self._report("driver_reloaded", f"was back at the default, {found}: set again")
-        else:
-            self._report("limit_reset", f"was back at {found}, which it had before: set again")
+        which = "the default" if is_default else "which it had before"
+        self._report("limit_reset", f"was back at {live.requested_power_limit_w:g} W, {which}: set again")
         return True
+
+    def _is_reset_again_and_again(self) -> bool:
+        """Return whether the limit was reset so often of late that another writer must be at it."""
+        times_s = self._reverted_s
+        return len(times_s) == MAX_REVERSIONS and self._clock.now_s() - times_s[0] < REVERSIONS_S
 
     async def _yield(self, live: LiveLimit) -> None:
         """Yield to another writer of the limit; if what it has set is known to be ours, give back the prior one."""
@@ -380,7 +386,7 @@ class GpuPowerLimiter:
             self._has_failed_restore = False
         self._target = None
         self._barred = None
-        self._reversions = 0
+        self._reverted_s.clear()
         return not failed
 
     def _limit_left(self) -> str:

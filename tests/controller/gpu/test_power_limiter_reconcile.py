@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.gpu.power_limiter import MAX_REVERSIONS, RECONCILE_S
+from controller.gpu.power_limiter import MAX_REVERSIONS, RECONCILE_S, REVERSIONS_S
 from controller.ports import Hold, LimitRange
 from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, WitnessGpu, hours, lost
 
@@ -27,7 +27,7 @@ async def test_a_limit_back_at_the_default_is_written_again(tmp_path: Path) -> N
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.HELD, 200.0)
         await bench.release()
     assert bench.written_w == [200.0, 200.0, PRIOR_W]
-    assert bench.reasons == ["planned", "driver_reloaded", "run_finished"]
+    assert bench.reasons == ["planned", "limit_reset", "run_finished"]
     assert "300 W" in bench.changes[1].detail, "the detail names the limit that was found"
 
 
@@ -54,6 +54,17 @@ async def test_after_some_reversions_the_limit_is_yielded(tmp_path: Path) -> Non
     assert bench.written_w == [200.0] * (1 + MAX_REVERSIONS)
     assert bench.reasons[-1] == "another_writer"
     assert bench.gpu.requested_power_limit_w == DEFAULT_W
+
+
+async def test_resets_that_are_far_apart_are_no_other_writer(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
+        for _ in range(3 * MAX_REVERSIONS):
+            bench.gpu.set_externally(DEFAULT_W)
+            await bench.gpu.clock.sleep_until(bench.gpu.clock.now_s() + REVERSIONS_S / MAX_REVERSIONS + RECONCILE_S)
+            assert bench.gpu.requested_power_limit_w == 200.0
+        assert bench.hold is Hold.HELD
 
 
 async def test_each_hold_counts_its_own_reversions(tmp_path: Path) -> None:
