@@ -143,6 +143,8 @@ class CheckedEnergy:
         """What the counter shows where a trial has ended well."""
         self._seen_ns: int | None = None
         """When the counter was last believed [ns]."""
+        self._uncounted_ns = 0
+        """Up to when the total holds what the counter has not told [ns]."""
         self._checked_ns = 0
         self._dispute: _Mark | None = None
         """Where the meters began to contradict each other."""
@@ -181,6 +183,7 @@ class CheckedEnergy:
             self.energy_j = max(self.energy_j, total_j)
         elif power_w is not None:
             self._add_power(power_w, (time_ns - begin_ns) / NS_PER_S, max_w)
+            self._uncounted_ns = time_ns
         self._begin_trial_or_adopt(time_ns)
         if total_j is None and power_w is None:
             self.miss()
@@ -283,6 +286,7 @@ class CheckedEnergy:
         elif power_j is None:
             if self._known_ns is not None and self._known_ns < trial.time_ns:
                 self._add_unmeasured((trial.time_ns - self._known_ns) / NS_PER_S)
+                self._uncounted_ns = trial.time_ns
             self._moved = None
             self._believed.clear()
             return self._believe_counter_j(time_ns, counter_j, self.energy_j + used_j)
@@ -350,9 +354,10 @@ class CheckedEnergy:
         """Count by the power what the counter has told since it was wrong, or leave that time unknown."""
         power_j = self._power.since_j(wrong, time_ns) if has_power else None
         if power_j is None:
-            self._known_ns, self._is_behind = wrong.time_ns, True
+            self._known_ns, self._is_behind = max(wrong.time_ns, self._uncounted_ns), True
         else:
             self.energy_j = max(self.energy_j, wrong.energy_j + power_j)
+            self._uncounted_ns = time_ns
 
     def _counter_power_w(self) -> float | None:
         """Return the mean power of the last seconds, by the counter [W]."""
