@@ -303,10 +303,10 @@ class CheckedEnergy:
         power_j = None if power_w is None or self._refutation else self._power.since_j(moved, time_ns)
         wrong = None
         if power_j is None and still_s >= CHECK_S:
-            wrong, self.counter_fault = moved, f"its energy counter stands still for {still_s:.3g} s"
+            wrong, self.counter_fault = moved, f"its energy counter has been stuck for {still_s:.3g} s"
         elif power_j is not None and still_s >= STILL_S and power_j > IDLE_RATIO * max_w * still_s:
             wrong = moved
-            self.counter_fault = f"its energy counter stands still beside a power of {power_j / still_s:.3g} W"
+            self.counter_fault = f"its energy counter is stuck while its power reads {power_j / still_s:.3g} W"
         elif power_w is not None and time_ns - self._checked_ns >= CHECK_S * NS_PER_S:
             self._checked_ns = time_ns
             wrong = self._compare(max_w)

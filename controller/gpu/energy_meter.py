@@ -25,7 +25,7 @@ MAX_GAP_S = 5.0
 """Power is interpolated between readings that are so far apart at most, or three sample periods."""
 RANGE_RETRY_S = 60.0
 DOUBT_LOG_S = 3_600.0
-"""A reading that is not believed is logged once in so long, however often it comes and goes."""
+"""A meter that is not believed is logged once in so long, however often that comes and goes."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -188,8 +188,8 @@ class GpuEnergyMeter:
     def _add(self, raw: Sample) -> None:
         before_j, energy = self.energy_j, self._energy
         begin_ns = energy.add(raw, self.max_power_limit_w)
-        for doubt in self.doubts:
-            if self._doubt_log.allows(doubt.partition(" reads ")[0].partition(" shows ")[0].partition(":")[0]):
+        for meter, doubt in (("power", energy.power_fault), ("counter", energy.counter_fault)):
+            if doubt and self._doubt_log.allows(meter):
                 _LOGGER.warning("%s: not believed: %s", self._gpu.uuid, doubt)
         if not energy.is_current:
             return

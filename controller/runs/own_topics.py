@@ -91,9 +91,8 @@ class OwnTopics:
         if parsed.gpu_uuid in self._gpu_uuids:
             if parsed.leaf == "energy":
                 self._unheard_since_s = None
-        elif parsed.leaf in LEAVES and not str(parsed.gpu_uuid).startswith(
-            PROBE
-        ):  # amqtt also delivers what was not subscribed to
+        elif parsed.leaf in LEAVES and not str(parsed.gpu_uuid).startswith(PROBE):
+            # amqtt also delivers what was not subscribed to
             _LOGGER.info("GPU %s is not measured on this node any more: clearing %s", parsed.gpu_uuid, topic)
             self._clear(topic)
 

@@ -48,7 +48,7 @@ async def test_a_counter_that_never_moves_costs_no_energy_and_no_curve(
     assert recorded_j == pytest.approx(used_j, rel=0.01)
     assert site.profiles()[-1].state == "planned"
     (said,) = [record.getMessage() for record in caplog.records if "not believed" in record.getMessage()]
-    assert "its energy counter stands still" in said
+    assert "its energy counter is stuck" in said
 
 
 @pytest.mark.parametrize(

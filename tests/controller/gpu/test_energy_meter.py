@@ -240,7 +240,8 @@ async def test_a_message_says_when_its_value_was_measured() -> None:
 async def test_a_counter_that_stands_still_is_told_once_and_its_samples_are_made_good(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench = MeterBench(gpu=CountedGpu(*[9.0] * 60))
+    gpu = CountedGpu(*[9.0] * 60)
+    bench = MeterBench(gpu=gpu)
     async with bench.running():
         await asyncio.sleep(59.5)
     assert [sample.energy_j for sample in bench.meter.samples_since(0)] == pytest.approx(
@@ -248,8 +249,22 @@ async def test_a_counter_that_stands_still_is_told_once_and_its_samples_are_made
     )
     assert bench.meter.counter_at_j(ns(30)) is None
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "not believed: its energy counter stands still" in said
+    assert "not believed: its energy counter is stuck" in said
     assert bench.meter.doubts
+
+
+async def test_a_counter_that_fails_again_and_again_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    gpu = CountedGpu(0.0)
+    gpu.readings = [
+        Sample(
+            time_ns=ns(second), power_w=100.0 + second % 7, energy_j=(second // 20 % 2) * 1e9 + 100.0 * (second % 20)
+        )
+        for second in range(1_000)
+    ]
+    bench = MeterBench(gpu=gpu)
+    async with bench.running():
+        await asyncio.sleep(900)
+    assert len([record for record in caplog.records if "not believed" in record.getMessage()]) == 1
 
 
 async def test_a_gpu_that_tells_no_maximum_limit_is_asked_again_and_measured_meanwhile() -> None:
