@@ -1,7 +1,8 @@
 """The controller of one node: its tasks, and the order in which they start (left to right) and stop (right to left).
 
-    lock ─ GPUs ─ bus ─ prior limits are restored ─ workers
+    lock ─ GPUs ─ prior limits are restored ─ bus ─ workers
 
+A driver, or a GPU, that does not answer at the start is asked for until it does; its prior limit is restored then.
 When the workers stop, for whatever reason, every prior limit is restored; then the last messages go out and the node
 publishes that it is offline; then the bus, the GPUs and the lock are released.
 """
@@ -20,13 +21,13 @@ from msgspec.structs import replace
 from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
-from controller.errors import GpuError, JournalError, LimitsLeftError, NodeLockedError
+from controller.errors import DriverUnavailableError, GpuError, JournalError, LimitsLeftError, NodeLockedError
 from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.intake import GpuIntake
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
-from controller.gpu.power_limiter import GpuPowerLimiter
+from controller.gpu.power_limiter import GpuPowerLimiter, backoff_s
 from controller.gpu.processes import ProcFileSystem
-from controller.gpu.read_back import restore_all, unexplained_limits
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.pauses import RunPauses
@@ -52,6 +53,8 @@ LOCK_RETRY_S = 0.5
 
 _LOGGER = logging.getLogger(__name__)
 
+Workers = dict[str, Coroutine[None, None, None]]
+"""Tasks by their names, not started yet."""
 Connect = Callable[[Outgoing, Callable[[], Iterable[Outgoing]]], AbstractAsyncContextManager[Bus]]
 
 
@@ -70,6 +73,7 @@ class NodeContext:
         store: keeps the histories of the signal; None: they are not kept.
         processes: the processes of this machine.
         jitter_ratio: spreads the polls of a cluster's nodes, 0 to 1.
+        waits_for_driver: whether a missing driver is waited for, as a service does; else it is an error.
     """
 
     config: Config
@@ -82,6 +86,7 @@ class NodeContext:
     store: HistoryStore | None = None
     processes: ProcessTable = field(default_factory=ProcFileSystem)
     jitter_ratio: float = 0.0
+    waits_for_driver: bool = False
 
 
 async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
@@ -100,20 +105,21 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         journal = await Journal.load(state_dir)
         if not journal.entries:
             await _check_journal(journal, lock)
-        async with _open_gpus(node.backend) as opened:
-            held = lock.lock_gpus(gpu.uuid for gpu in opened) if node.config.gpu.backend == "nvml" else {}
-            gpus = _not_held(opened, held)
-            if journal.is_missing:
-                await _report_missing(journal, gpus)
-            left = await _restore_stranded(gpus, journal, node.clock)
-            await _check_journal(journal, lock, left)
+        async with _open_gpus(node) as opened:
+            intake = GpuIntake(lock, journal, node.clock, locks_gpus=node.config.gpu.backend == "nvml")
+            gpus = await intake.take(opened)
+            if intake.held and not gpus:
+                raise NodeLockedError("\n".join(intake.held))
+            for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
+                _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
+            await _check_journal(journal, lock, intake.left)
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
             ):
-                app = _App(node, gpus, journal, profiles, checkpoints, left_out=tuple(held.values()))
-                async with node.connect(app.will, lambda: [app.birth(status)]) as bus:
+                app = _App(node, status, gpus, intake, profiles, checkpoints)
+                async with node.connect(app.will, app.births) as bus:
                     await app.run(bus, stop)
 
 
@@ -123,37 +129,41 @@ class _App:
     def __init__(
         self,
         node: NodeContext,
+        status: NodeStatus,
         gpus: Sequence[Gpu],
-        journal: Journal,
+        intake: GpuIntake,
         profiles: ProfileStore,
         checkpoints: RunCheckpoints,
-        *,
-        left_out: tuple[str, ...],
     ) -> None:
         self._node = node
-        self._left_out = left_out
+        self._status = status
         self._gpus = gpus
-        self._journal = journal
+        self._units: dict[str, GpuWorkers] = {}
+        self._limiters: list[GpuPowerLimiter] = []
+        self._intake = intake
         self._profiles = profiles
         self._checkpoints = checkpoints
         self._topics = Topics(node.config.bus.root)
-        status = _node_status(node, "offline")
+        offline = _node_status(node, "offline")
         self.will = Outgoing(
-            topic=self._topics.node_status(node.config.node.name), payload=encode(status), qos=1, retain=True
+            topic=self._topics.node_status(node.config.node.name), payload=encode(offline), qos=1, retain=True
         )
 
-    def birth(self, status: NodeStatus) -> Outgoing:
-        """Return the first message of a connection."""
-        payload = encode(replace(status, time_s=self._node.clock.now_s()))
-        return Outgoing(topic=self.will.topic, payload=payload, qos=1, retain=True)
+    def births(self) -> list[Outgoing]:
+        """Return the first messages of a connection: the node is online, with these GPUs."""
+        payload = encode(replace(self._status, time_s=self._node.clock.now_s()))
+        return [Outgoing(topic=self.will.topic, payload=payload, qos=1, retain=True)]
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> None:
         """Run the workers until `stop`, then restore the prior limits and publish that the node is offline."""
-        limiters = [self._limiter(gpu, bus) for gpu in self._gpus]
-        workers = self._workers(bus, limiters)
+        running: list[asyncio.Task[None]] = []
         try:
-            async with _restored(limiters), asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(work, name=name) for name, work in workers.items()]
+            async with _restored(self._limiters, self._intake.journal), asyncio.TaskGroup() as tasks:
+
+                def start(workers: Workers) -> None:
+                    running.extend(tasks.create_task(work, name=name) for name, work in workers.items())
+
+                start(self._workers(bus, start))
                 await stop.wait()
                 for task in running:
                     task.cancel()
@@ -161,15 +171,20 @@ class _App:
             offline = encode(_node_status(self._node, "offline"))
             bus.publish(self.will.topic, offline, qos=1, retain=True)
 
-    def _workers(self, bus: Bus, limiters: Sequence[GpuPowerLimiter]) -> dict[str, Coroutine[None, None, None]]:
-        config, clock = self._node.config, self._node.clock
+    def _workers(self, bus: Bus, start: Callable[[Workers], None]) -> Workers:
+        config, clock, units = self._node.config, self._node.clock, self._units
         feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
-        own = OwnTopics(config, bus, [limiter.gpu.uuid for limiter in limiters])
-        units = {
-            limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter, own, feed, tick_s))
-            for limiter in limiters
-        }
+        own = OwnTopics(config, bus, [gpu.uuid for gpu in self._gpus])
+
+        def workers_of(gpu: Gpu) -> Workers:
+            limiter = self._limiter(gpu, bus)
+            unit = GpuWorkers(limiter=limiter, meter=self._meter(limiter, own, feed, tick_s))
+            self._limiters.append(limiter)
+            units[gpu.uuid] = unit
+            return {f"limiter[{gpu.uuid}]": limiter.run(), f"meter[{gpu.uuid}]": unit.meter.run()}
+
+        of_gpus = [workers_of(gpu) for gpu in self._gpus]
         router = Router(
             units,
             config=config,
@@ -184,7 +199,12 @@ class _App:
         )
 
         def snapshot() -> Snapshot:
-            return _snapshot(bus, own, self._all_left_out(), feed, units, router)
+            return _snapshot(bus, own, self._left_out(), feed, units, router)
+
+        def add(gpu: Gpu) -> None:
+            own.add_gpu(gpu.uuid)
+            start(workers_of(gpu))
+            router.arbiter.add_gpu(gpu)
 
         pauses = RunPauses(
             router.runs,
@@ -199,17 +219,36 @@ class _App:
         )
         return {
             "signal": feed.run(self._grid_publisher(bus)),
-            **{f"limiter[{limiter.gpu.uuid}]": limiter.run() for limiter in limiters},
             "own topics": own.run(),
-            **{f"meter[{uuid}]": unit.meter.run() for uuid, unit in units.items()},
+            **{name: work for workers in of_gpus for name, work in workers.items()},
             "router": router.run(),
+            "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
             "http": server.run(),
         }
 
-    def _all_left_out(self) -> tuple[str, ...]:
-        """Return why GPUs of the node were left out: they failed at opening, or another process holds them."""
-        return (*(str(error) for error in self._node.backend.faults), *self._left_out)
+    async def _await_late_gpus(self, bus: Bus, add: Callable[[Gpu], None]) -> None:
+        """Ask for what did not answer at the start, until all does, and take in each GPU that does."""
+        clock, backend = self._node.clock, self._node.backend
+        n_tries = 0
+        while backend.faults:
+            n_tries += 1
+            await clock.sleep_until(clock.now_s() + backoff_s(n_tries))
+            opened = await backend.open_late()
+            self._profiles.driver = backend.driver
+            for gpu in await self._intake.take(opened):
+                _LOGGER.info("GPU %s answers now", gpu.uuid)
+                self._status = replace(self._status, gpus=[*self._status.gpus, await _describe(gpu)])
+                add(gpu)
+            if opened:
+                n_tries = 0
+                for birth in self.births():
+                    bus.publish(birth.topic, birth.payload, qos=birth.qos, retain=birth.retain)
+
+    def _left_out(self) -> tuple[str, ...]:
+        """Return why GPUs are left out: they do not answer yet, or another process holds them."""
+        absent = [f"left out until it answers: {fault}" for fault in self._node.backend.faults]
+        return (*absent, *(f"a GPU is left out: {fault}" for fault in self._intake.held))
 
     def _feed(self) -> SignalFeed:
         return SignalFeed(
@@ -232,7 +271,7 @@ class _App:
         ids: dict[str, str | int] = {"node": config.node.name, "gpu_uuid": gpu.uuid, "gpu_index": gpu.index}
         return GpuPowerLimiter(
             gpu,
-            journal=self._journal,
+            journal=self._intake.journal,
             config=config.gpu,
             clock=self._node.clock,
             publish=TopicPublisher[LimitChange](bus, topic, qos=1, **ids).publish,
@@ -253,8 +292,12 @@ class _App:
 
 
 @asynccontextmanager
-async def _restored(limiters: Sequence[GpuPowerLimiter]) -> AsyncIterator[None]:
+async def _restored(limiters: Sequence[GpuPowerLimiter], journal: Journal) -> AsyncIterator[None]:
     """Restore every prior limit, however the body ends; all at once, so that one GPU cannot delay another.
+
+    Args:
+        limiters: those of the GPUs; some may be added while the body runs.
+        journal: lists what is to be restored.
 
     Raises:
         LimitsLeftError: some limit was not restored; the journal keeps it.
@@ -274,6 +317,12 @@ async def _restored(limiters: Sequence[GpuPowerLimiter]) -> AsyncIterator[None]:
         yield
     finally:
         await _to_the_end(stop_all())
+    faults += [
+        f"{uuid} may still have {entry.newest_power_limit_w:g} W instead of its prior limit"
+        f" {entry.prior_power_limit_w:g} W: it does not answer; run `gridchase restore` once it does"
+        for uuid, entry in journal.entries.items()
+        if uuid not in {limiter.gpu.uuid for limiter in limiters}
+    ]
     if faults:  # where the body has failed, that is what is raised
         raise LimitsLeftError(faults)
 
@@ -326,10 +375,23 @@ def _snapshot(
 
 
 @asynccontextmanager
-async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
-    gpus, driver = await backend.open(), backend.driver
-    if not gpus:
-        _LOGGER.warning("%s", NO_GPU)
+async def _open_gpus(node: NodeContext) -> AsyncIterator[Sequence[Gpu]]:
+    """Open the driver.
+
+    Raises:
+        BackendError: it is not there, and is not waited for.
+    """
+    backend = node.backend
+    gpus: Sequence[Gpu] = ()
+    try:
+        gpus = await backend.open()
+    except DriverUnavailableError as error:
+        if not node.waits_for_driver:
+            raise
+        _LOGGER.error("the driver is waited for, and no GPU is measured until it answers: %s", error)
+    else:
+        if not gpus:
+            _LOGGER.warning("%s", NO_GPU)
     try:
         yield gpus
     finally:
@@ -337,21 +399,9 @@ async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await backend.close()
         except TimeoutError:  # every limit was restored before: this is no reason to fail
-            _LOGGER.warning("%s: did not close in %g s; left open until the process ends", driver, CLOSE_TIMEOUT_S)
-
-
-def _not_held(gpus: Sequence[Gpu], held: Mapping[str, str]) -> list[Gpu]:
-    """Return the GPUs that no other process holds.
-
-    Raises:
-        NodeLockedError: others hold all of them.
-    """
-    for fault in held.values():
-        _LOGGER.error("a GPU is left out: %s", fault)
-    free = [gpu for gpu in gpus if gpu.uuid not in held]
-    if held and not free:
-        raise NodeLockedError("\n".join(held.values()))
-    return free
+            _LOGGER.warning(
+                "%s: did not close in %g s; left open until the process ends", backend.driver, CLOSE_TIMEOUT_S
+            )
 
 
 async def _lock_after_restore(stack: ExitStack, lock: NodeLock, clock: Clock, stop: asyncio.Event) -> None:
@@ -373,29 +423,6 @@ async def _lock_after_restore(stack: ExitStack, lock: NodeLock, clock: Clock, st
             await clock.sleep_until(clock.now_s() + LOCK_RETRY_S)
         else:
             return
-
-
-async def _report_missing(journal: Journal, gpus: Sequence[Gpu]) -> None:
-    """Report what it may mean that there is no journal; on a node that has never run a controller it is nothing."""
-    if journal.entries:
-        _LOGGER.warning("%s is gone; its copy %s counts", journal.path, journal.copy_path)
-        return
-    for fault in await unexplained_limits(gpus):
-        _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", fault)
-
-
-async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> list[str]:
-    """Restore what a killed controller left behind, before anything else; running jobs are planned again.
-
-    Returns:
-        which limits are still to be restored, a sentence each; their limiters try again.
-    """
-    results = await restore_all(gpus, journal, clock)
-    for uuid, result in results.items():
-        _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
-    for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
-        _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
-    return [f"{uuid}: the limit {result.detail}" for uuid, result in results.items() if result.code == "failed"]
 
 
 async def _check_journal(journal: Journal, lock: NodeLock, left: Sequence[str] = ()) -> None:

@@ -33,6 +33,10 @@ class BackendError(ControllerError):
     """The GPU backend as a whole is not available: no driver, no library, the wrong Python package."""
 
 
+class DriverUnavailableError(BackendError):
+    """The driver or its library is missing, or does not answer; it may come later."""
+
+
 class LimitsLeftError(ControllerError):
     """The prior limits of some GPUs could not be restored; `faults` tells which limits they still have, a line each."""
 

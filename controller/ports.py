@@ -10,7 +10,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from controller.errors import GpuError
+from controller.errors import ControllerError
 from policies.vocabulary.signal import Signal
 from publishers.messages.codec import Message, encode
 from publishers.messages.topics import RunKey
@@ -152,15 +152,19 @@ class Backend(Protocol):
         """Return the driver and its version, for people."""
 
     @property
-    def faults(self) -> Sequence[GpuError]:
-        """Return why GPUs of the node were left out when it was opened; empty if there are none."""
+    def faults(self) -> Sequence[ControllerError]:
+        """Return why GPUs of the node, or all of them, do not answer yet; empty if there are none."""
 
     async def open(self) -> Sequence[Gpu]:
-        """Return the GPUs.
+        """Return the GPUs that answer.
 
         Raises:
-            BackendError: there is no driver, or no library, or the wrong Python package.
+            DriverUnavailableError: there is no driver, or no library, or it does not answer.
+            BackendError: it is the wrong Python package.
         """
+
+    async def open_late(self) -> Sequence[Gpu]:
+        """Return the GPUs that answer now, and did not before; does not fail: `faults` tells of the others."""
 
     async def close(self) -> None:
         """Close the driver."""

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from controller.clock import NS_PER_S
-from controller.errors import GpuError, GpuLimitError
+from controller.errors import ControllerError, GpuError, GpuLimitError, GpuLostError
 from controller.ports import (
     LimitRange,
     LimitState,
@@ -197,12 +197,25 @@ class FakeBackend:
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         self.gpus = gpus
-        self.faults: list[GpuError] = []
+        self.absent: set[str] = set()
+        """The UUIDs of the GPUs that do not answer yet."""
         self.is_open = False
+        self._opened: list[FakeGpu] = []
+
+    @property
+    def faults(self) -> Sequence[ControllerError]:
+        absent = [gpu for gpu in self.gpus if gpu not in self._opened]
+        return [GpuLostError("it is not ready", gpu_uuid=f"GPU {gpu.index}", operation="open") for gpu in absent]
 
     async def open(self) -> Sequence[FakeGpu]:
         self.is_open = True
-        return self.gpus
+        self._opened = [gpu for gpu in self.gpus if gpu.uuid not in self.absent]
+        return self._opened
+
+    async def open_late(self) -> Sequence[FakeGpu]:
+        late = [gpu for gpu in self.gpus if gpu.uuid not in self.absent and gpu not in self._opened]
+        self._opened = [*self._opened, *late]
+        return late
 
     async def close(self) -> None:
         self.is_open = False

@@ -47,5 +47,5 @@ def run_until_stopped(work: Callable[[Config], Coroutine[None, None, None]], con
 async def _controller(config: Config) -> None:
     stop = asyncio.Event()
     with stopped_by_signals(stop.set):
-        async with opened_node(config) as node:
+        async with opened_node(config, waits_for_driver=True) as node:
             await run_controller(node, stop=stop)

@@ -29,7 +29,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIterator[NodeContext]:
+async def opened_node(
+    config: Config, *, clock: Clock | None = None, waits_for_driver: bool = False
+) -> AsyncIterator[NodeContext]:
     """Open the providers of a configuration and the store of their histories, and build the node around them.
 
     Raises:
@@ -52,6 +54,7 @@ async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIte
                 connect=lambda will, birth: bus_of(config, password, will, birth),
                 store=store,
                 jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
+                waits_for_driver=waits_for_driver,
             )
 
 

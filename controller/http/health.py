@@ -45,7 +45,7 @@ class Snapshot:
     Attributes:
         connected: whether the broker is connected.
         bus_error: why it is not, or what it refused, in a sentence; None while all is well.
-        left_out: why GPUs of the node were left out at the start, a sentence each.
+        left_out: why GPUs of the node are left out, a sentence each.
         signal: how far the signal can be trusted: `fresh`, `held`, `forecast`, `stale` or `absent`.
         signal_age_s: how long ago its last known value ceased to hold [s]; None if there is none.
         signal_detail: what is wrong with the signal, a sentence; "" where nothing is.
@@ -69,7 +69,7 @@ class Snapshot:
     def troubles(self) -> list[str]:
         """Return what keeps the controller from its work, a sentence each; empty when it is ready."""
         troubles = [] if self.connected and self.bus_error is None else [self.bus_error or NOT_CONNECTED]
-        troubles += [f"a GPU was left out at the start: {error}" for error in self.left_out]
+        troubles += self.left_out
         if not self.gpus:
             troubles.append(NO_GPU)
         for uuid, gpu in self.gpus.items():

@@ -97,12 +97,24 @@ class ClaimArbiter:
         """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
         self._claims: dict[RunKey, _RunClaims] = {}
         self._wanted = {uuid: asyncio.Event() for uuid in self._gpus}
+        self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Read the processes of the GPUs that are claimed, and settle the claims, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             for uuid in self._gpus:
                 tasks.create_task(self._watch(uuid), name=f"claims[{uuid}]")
+            await asyncio.Event().wait()  # GPUs may be added
+
+    def add_gpu(self, gpu: Gpu) -> None:
+        """Take in a GPU that answers only now, and consider again the claims that were not granted."""
+        self._gpus[gpu.uuid], self._wanted[gpu.uuid] = gpu, asyncio.Event()
+        if self._tasks is not None:
+            self._tasks.create_task(self._watch(gpu.uuid), name=f"claims[{gpu.uuid}]")
+        for key, of_run in self._claims.items():
+            for number in [number for number, claim in of_run.ranks.items() if not claim.is_granted]:
+                self.on_status(key, number)
 
     def on_status(self, key: RunKey, number: int) -> None:
         """Consider the claim of a rank that has published its status; each heartbeat tries a refused one again."""

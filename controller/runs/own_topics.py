@@ -42,6 +42,10 @@ class OwnTopics:
         self._is_sent = asyncio.Event()
         self._fault_log = FaultLog(_LOGGER, recovered="what is published reaches the broker again", log_changes=False)
 
+    def add_gpu(self, gpu_uuid: str) -> None:
+        """Take in a GPU that answers only now."""
+        self._gpu_uuids |= {gpu_uuid}
+
     @property
     def trouble(self) -> str | None:
         """Return why nobody hears us although the broker is connected, in a sentence; None while all is well."""

@@ -10,7 +10,15 @@ import pytest
 
 from controller.app import run_controller
 from controller.config import HttpConfig
-from controller.errors import BackendError, GpuLostError, NodeLockedError
+from controller.errors import (
+    BackendError,
+    ControllerError,
+    DriverUnavailableError,
+    GpuLostError,
+    LimitsLeftError,
+    NodeLockedError,
+)
+from controller.gpu.journal import Journal, JournalEntry
 from controller.gpu.node_lock import NodeLock
 from controller.http.health import Snapshot
 from controller.ports import Pauses
@@ -22,10 +30,21 @@ from tests.scenarios.site import ANY_PROVIDER, NODE, TOPICS, Site, Training, pri
 
 
 class AbsentBackend(FakeBackend):
-    """A node without a driver."""
+    """A node without a driver, until `is_loaded`."""
+
+    is_loaded = False
+
+    @property
+    def faults(self) -> Sequence[ControllerError]:
+        return super().faults if self.is_loaded else [DriverUnavailableError("there is no NVIDIA driver")]
 
     async def open(self) -> Sequence[FakeGpu]:
-        raise BackendError("there is no NVIDIA driver")
+        if not self.is_loaded:
+            raise DriverUnavailableError("there is no NVIDIA driver")
+        return await super().open()
+
+    async def open_late(self) -> Sequence[FakeGpu]:
+        return await super().open_late() if self.is_loaded else []
 
 
 class HangingBackend(FakeBackend):
@@ -59,6 +78,89 @@ async def test_a_node_without_a_driver_is_an_error_and_releases_its_lock(tmp_pat
         pass
 
 
+async def test_a_service_waits_for_its_driver_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
+    caplog.set_level("INFO")
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], waits_for_driver=True)
+    site.backend = driver = AbsentBackend([gpu])
+    async with site.controlled():
+        await Training(site).train(3_600)
+        awaited = "left out until it answers: there is no NVIDIA driver"
+        assert awaited in HealthProbe.snapshot().troubles()
+        assert caplog.text.count("there is no NVIDIA driver") == 1
+        driver.is_loaded = True
+        await Training(site, run="run-2").train(600)
+        assert HealthProbe.snapshot().troubles() == []
+        (described,) = decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus
+        assert (described.uuid, described.prior_power_limit_w) == (gpu.uuid, 280.0)
+        assert site.limits(gpu)[-1].job == "resnet50", "it is controlled like any other"
+        assert min(limit.power_limit_w or 280.0 for limit in site.limits(gpu)) < 280.0
+    assert gpu.requested_power_limit_w == 280.0
+
+
+async def test_a_gpu_that_is_not_ready_at_the_start_is_taken_in_when_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
+    first, late = prior_gpu(), prior_gpu("GPU-fake-1", index=1)
+    site = Site(tmp_path, [first, late])
+    site.backend.absent = {late.uuid}
+    async with site.controlled():
+        assert HealthProbe.snapshot().troubles() == ["left out until it answers: open on GPU 1: it is not ready"]
+        training = Training(site, [late])
+        await training.train(600)
+        assert late.requested_power_limit_w == 280.0
+        site.backend.absent = set()
+        await training.train(900)
+        assert HealthProbe.snapshot().troubles() == []
+        assert {gpu.uuid for gpu in decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus} == {
+            first.uuid,
+            late.uuid,
+        }
+        assert min(limit.power_limit_w or 280.0 for limit in site.limits(late)) < 280.0, (
+            "the claim that was refused is granted"
+        )
+        assert TOPICS.gpu(NODE, late.uuid, "energy") in site.bus.retained
+    assert late.requested_power_limit_w == 280.0
+    assert TOPICS.gpu(NODE, late.uuid, "energy") not in site.bus.retained
+
+
+async def test_a_limit_that_a_kill_left_comes_back_as_soon_as_its_gpu_answers(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    await leave_limit(tmp_path, gpu, 150.0)
+    site.backend.absent = {gpu.uuid}
+    async with site.controlled():
+        await asyncio.sleep(4)
+        assert gpu.requested_power_limit_w == 150.0
+        site.backend.absent = set()
+        await asyncio.sleep(10)
+        assert gpu.requested_power_limit_w == 280.0
+    assert not (await Journal.load(tmp_path)).entries
+
+
+async def test_a_stop_says_what_a_gpu_that_never_answered_may_still_have(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    await leave_limit(tmp_path, gpu, 150.0)
+    site.backend.absent = {gpu.uuid}
+    with pytest.raises(ExceptionGroup) as caught:
+        async with site.controlled():
+            await asyncio.sleep(600)
+    assert caught.group_contains(LimitsLeftError, match=r"GPU-fake-0 may still have 150 W .*prior limit 280 W")
+    assert gpu.uuid in (await Journal.load(tmp_path)).entries
+
+
+async def leave_limit(state_dir: Path, gpu: FakeGpu, power_limit_w: float) -> None:
+    """Leave a limit on a GPU, as a controller does that is killed."""
+    entry = JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(power_limit_w,), written_at_s=0.0)
+    await (await Journal.load(state_dir)).record(gpu.uuid, entry)
+    gpu.requested_power_limit_w = power_limit_w
+
+
 async def test_a_node_without_gpus_runs_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = Site(tmp_path, [])
     async with site.controlled():
@@ -83,12 +185,7 @@ async def test_a_driver_that_hangs_while_closing_does_not_fail_a_clean_stop(
 async def test_readiness_reflects_gpus_and_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
     site = Site(tmp_path, [prior_gpu()])
-    site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
     async with site.controlled():
-        assert HealthProbe.snapshot().troubles() == [
-            "a GPU was left out at the start: open on GPU 1: it fell off the bus"
-        ]
-        site.backend.faults = []
         assert HealthProbe.snapshot().troubles() == []
         site.bus.last_error = "the broker refuses the subscription"
         assert HealthProbe.snapshot().troubles() == ["the broker refuses the subscription"]
@@ -212,8 +309,10 @@ async def test_a_gpu_in_the_journal_that_is_not_on_the_node_keeps_its_entry(
         kept = (tmp_path / "journal.json").read_bytes()
         assert b"GPU-away" in kept
     (tmp_path / "journal.json").write_bytes(kept)
-    async with Site(tmp_path, [prior_gpu("GPU-other", 0)]).controlled():
-        pass
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Site(tmp_path, [prior_gpu("GPU-other", 0)]).controlled():
+            pass
+    assert caught.group_contains(LimitsLeftError, match="GPU-away may still have")
     assert b"GPU-away" in (tmp_path / "journal.json").read_bytes()
     assert "GPU GPU-away has a journal entry but is not present" in caplog.text
 

@@ -1,5 +1,6 @@
 """The demo of recurrences, whole: a real broker, publisher, policy service and database; what is learned is checked."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from controller.cli.policy.terminal import print_learned
 from controller.demo.recurrences.demo import RecurrenceOptions, main_recurrences
 from controller.errors import ConfigError
+from policies.service.bus.subscriber import EventSubscriber
 
 pytestmark = pytest.mark.live
 
@@ -71,6 +73,23 @@ def test_the_service_stops_a_run_over_its_bound_and_the_recurrence_is_repeated(
             "just before it"
         )
         assert runs[number + 1]["recurrence"] == each["recurrence"]
+
+
+def test_times_that_arrive_after_the_energy_still_count_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batch_sizes(name: str) -> list[int]:
+        path = tmp_path / name
+        assert run(RecurrenceOptions(n_recurrences=3, json_path=path)) == 0
+        return [each["batch_size"] for each in json.loads(path.read_text())["runs"]]
+
+    in_order = batch_sizes("in_order.json")
+    on_times = EventSubscriber._on_times
+    late_s = 0.3
+    monkeypatch.setattr(
+        EventSubscriber, "_on_times", lambda *message: asyncio.get_running_loop().call_later(late_s, on_times, *message)
+    )
+    assert batch_sizes("late.json") == in_order
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

@@ -65,7 +65,9 @@ class Site:
         *overrides: str,
         providers: Sequence[Provider] = (),
         store: HistoryStore | None = None,
+        waits_for_driver: bool = False,
     ) -> None:
+        self._waits_for_driver = waits_for_driver
         self.gpus = list(gpus)
         self.bus = FakeBus()
         self._store = store
@@ -93,6 +95,7 @@ class Site:
             connect=self._connect,
             store=self._store,
             processes=self.processes,
+            waits_for_driver=self._waits_for_driver,
         )
 
     @asynccontextmanager

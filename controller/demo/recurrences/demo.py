@@ -214,16 +214,18 @@ async def _run_once(task: RunTask, bus: MqttClient, trials: JobRepository, view:
     view.show_run(run)
     try:
         async with asyncio.timeout(END_TIMEOUT_S):
-            while not await _has_ended(trials, task):  # noqa: ASYNC110 — the database sets no event
+            while not await _is_stored(trials, task, run):  # noqa: ASYNC110 — the database sets no event
                 await asyncio.sleep(_NAP_S)
     except TimeoutError as error:
-        raise DemoError(f"the policy service did not store the end of {task.run}") from error
+        raise DemoError(f"the policy service did not store all of {task.run}") from error
     return run
 
 
-async def _has_ended(trials: JobRepository, task: RunTask) -> bool:
+async def _is_stored(trials: JobRepository, task: RunTask, run: TrainedRun) -> bool:
+    """Return whether the end of a run is stored, and the times that it measured: they come over another connection."""
     with suppress(PolicyError):  # the database may be busy for a moment
-        return (await trials.trial(_run_key(task))).state in ENDED
+        stored = await trials.trial(_run_key(task))
+        return stored.state in ENDED and (stored.timing is not None or not run.trial.untimed)
     return False
 
 

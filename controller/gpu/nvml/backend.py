@@ -6,11 +6,12 @@ its last client leaves.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controller.errors import BackendError, GpuError, GpuSuspectError
+from controller.errors import BackendError, ControllerError, DriverUnavailableError, GpuError, GpuSuspectError
 from controller.gpu.nvml import calls
 from controller.gpu.nvml.driver_thread import DriverThread
 from controller.ports import LimitRange, LiveLimit, Sample
@@ -27,12 +28,19 @@ T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _AbsentGpu:
+    """A GPU that does not answer yet. It keeps its thread: a call may hang there, and no second one may join it."""
+
+    thread: DriverThread
+    fault: GpuError
+
+
 class NvmlBackend:
     """The NVIDIA GPUs of this node; obeys `Backend`.
 
     Attributes:
         driver: the versions of driver and library, such as `NVIDIA 535.104.05 (NVML 12.535.104.05)`.
-        faults: the errors of GPUs that failed at opening and were left out.
     """
 
     def __init__(
@@ -43,45 +51,69 @@ class NvmlBackend:
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         self.driver = "NVIDIA (not open)"
-        self.faults: list[GpuError] = []
         self._open_timeout_s = open_timeout_s
         self._read_timeout_s = read_timeout_s
         self._write_timeout_s = write_timeout_s
         self._thread: DriverThread | None = None
+        """That of the driver as a whole, from the first try to open it on."""
+        self._fault: DriverUnavailableError | None = None
+        self._is_open = False
         self._gpus: list[NvmlGpu] = []
+        self._absent: dict[int, _AbsentGpu] = {}
+
+    @property
+    def faults(self) -> Sequence[ControllerError]:
+        """Return why the driver, or some of its GPUs, do not answer yet."""
+        absent = [gpu.fault for gpu in self._absent.values()]
+        return absent if self._fault is None else [self._fault, *absent]
 
     async def open(self) -> "Sequence[NvmlGpu]":
         """Return the GPUs that answer.
 
         Raises:
-            BackendError: there is no driver, or no library, or the wrong Python package.
+            DriverUnavailableError: there is no driver, or no library, or it does not answer.
+            BackendError: it is the wrong Python package, or open already.
         """
-        if self._thread is not None:
+        if self._is_open:
             raise BackendError("NVML is open already: close it first")
         _check_package(calls.PACKAGE_FILE)
-        thread = DriverThread("NVML")
+        self._thread = self._thread or DriverThread("NVML")
         try:
-            n_gpus, self.driver = await thread.call("open", calls.initialise, timeout_s=self._open_timeout_s)
+            n_gpus, self.driver = await self._thread.call("open", calls.initialise, timeout_s=self._open_timeout_s)
         except GpuSuspectError as error:
-            thread.close()
-            raise BackendError(f"{error}; the driver hangs: see the kernel log (dmesg, Xid)") from error
-        except BackendError:
-            thread.close()
+            self._fault = DriverUnavailableError(f"{error}; the driver hangs: see the kernel log (dmesg, Xid)")
+            raise self._fault from error
+        except DriverUnavailableError as error:
+            self._fault = error
             raise
-        self._thread = thread
+        self._is_open, self._fault = True, None
         for index in range(n_gpus):
             await self._open_gpu(index)
         return tuple(self._gpus)
 
+    async def open_late(self) -> "Sequence[NvmlGpu]":
+        """Return the GPUs that answer now, and did not before; does not fail: `faults` tells of the others."""
+        if not self._is_open:
+            try:
+                return await self.open()
+            except BackendError:
+                return ()
+        n_before = len(self._gpus)
+        for index in list(self._absent):
+            await self._open_gpu(index)
+        return tuple(self._gpus[n_before:])
+
     async def _open_gpu(self, index: int) -> None:
-        thread = DriverThread(f"GPU {index}")
+        absent = self._absent.get(index)
+        thread = absent.thread if absent else DriverThread(f"GPU {index}")
         try:
             board = await thread.call("open", lambda: calls.identify(index), timeout_s=self._open_timeout_s)
         except GpuError as error:
-            thread.close()
-            self.faults.append(error)
-            _LOGGER.error("GPU %d is left out: %s", index, error)
+            self._absent[index] = _AbsentGpu(thread, error)
+            if absent is None:
+                _LOGGER.error("GPU %d is left out until it answers: %s", index, error)
             return
+        self._absent.pop(index, None)
         thread.label = board.uuid
         gpu = NvmlGpu(board, thread, read_timeout_s=self._read_timeout_s, write_timeout_s=self._write_timeout_s)
         self._gpus.append(gpu)
@@ -89,14 +121,18 @@ class NvmlBackend:
     async def close(self) -> None:
         """Close the driver; does not fail. While a call is overdue, the library stays loaded until the process ends."""
         thread, self._thread = self._thread, None
-        gpus, self._gpus, self.faults = self._gpus, [], []
+        gpus, self._gpus = self._gpus, []
+        absent, self._absent = self._absent, {}
+        is_open, self._is_open, self._fault = self._is_open, False, None
         if thread is None:
             return
-        hung = [gpu.uuid for gpu in gpus if gpu.is_suspect]
+        is_hung = any(gpu.is_suspect for gpu in gpus) or any(gpu.thread.is_stuck for gpu in absent.values())
         for gpu in gpus:
             gpu.close()
+        for waiting in absent.values():
+            waiting.thread.close()
         try:
-            if not hung:
+            if is_open and not is_hung:
                 await thread.call("close", calls.shut_down, timeout_s=CLOSE_TIMEOUT_S)
         except GpuError as error:
             _LOGGER.warning("NVML was not closed: %s", error)

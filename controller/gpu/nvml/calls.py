@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from controller.errors import BackendError, GpuLimitError
+from controller.errors import DriverUnavailableError, GpuLimitError
 from controller.gpu.nvml import errors
 from controller.ports import LimitRange, LiveLimit, Sample
 
@@ -57,7 +57,7 @@ def initialise() -> tuple[int, str]:
     """Open NVML and return the number of GPUs, and the versions for people.
 
     Raises:
-        BackendError: with what to do.
+        DriverUnavailableError: with what to do.
     """
     try:
         pynvml.nvmlInit()
@@ -67,7 +67,7 @@ def initialise() -> tuple[int, str]:
             pynvml.nvmlShutdown()
             raise
     except pynvml.NVMLError as error:
-        raise BackendError(errors.open_message(error.value, str(error))) from error
+        raise DriverUnavailableError(errors.open_message(error.value, str(error))) from error
 
 
 def _versions() -> str:

@@ -121,6 +121,10 @@ class SimulatedBackend:
         """Return the GPUs."""
         return self._gpus
 
+    async def open_late(self) -> Sequence[SimulatedGpu]:
+        """Return none: all answer at once."""
+        return ()
+
     async def close(self) -> None:
         """Close the event files."""
         for gpu in self._gpus:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from controller.cli.main import main
-from controller.errors import GpuLostError
 from controller.gpu.node_lock import NodeLock
 from controller.ports import Backend
 from tests.fakes import FakeBackend, FakeGpu
@@ -56,10 +55,10 @@ def test_a_node_without_gpus_is_a_fault(check: Check) -> None:
 
 
 def test_a_gpu_that_is_left_out_is_a_fault(check: Check) -> None:
-    backend = FakeBackend([FakeGpu()])
-    backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
+    backend = FakeBackend([FakeGpu(), FakeGpu("GPU-fake-1", index=1)])
+    backend.absent = {"GPU-fake-1"}
     report = check(backend=backend)
-    assert "a GPU is left out: open on GPU 1: it fell off the bus" in report["faults"]
+    assert "a GPU is left out: open on GPU 1: it is not ready" in report["faults"]
     assert [gpu["uuid"] for gpu in report["gpus"]] == ["GPU-fake-0"]
     assert not backend.is_open
 

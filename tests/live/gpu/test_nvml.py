@@ -1,6 +1,7 @@
 """NVML: the real pynvml on a stub library whose GPUs follow a measured curve, and may hang."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -8,6 +9,7 @@ import pytest
 
 from controller.errors import (
     BackendError,
+    DriverUnavailableError,
     GpuError,
     GpuLimitError,
     GpuLostError,
@@ -77,7 +79,38 @@ async def test_a_gpu_that_fails_at_opening_is_left_out_with_its_reason(
     assert list(await backend.open()) == []
     (fault,) = backend.faults
     assert isinstance(fault, GpuLostError)
-    assert "GPU 0 is left out" in caplog.text
+    assert "GPU 0 is left out until it answers" in caplog.text
+    assert list(await backend.open_late()) == []
+    nvml_in_process.gpu().fail("nvmlDeviceGetUUID", 0)
+    (gpu,) = await backend.open_late()
+    assert (gpu.uuid, list(backend.faults)) == (nvml_in_process.gpu().uuid, [])
+    assert list(await backend.open_late()) == []
+    await backend.close()
+
+
+async def test_a_driver_that_comes_late_is_opened_then(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.fail("nvmlInitWithFlags", 9)
+    backend = NvmlBackend()
+    with pytest.raises(DriverUnavailableError):
+        await backend.open()
+    assert list(await backend.open_late()) == []
+    assert [type(fault) for fault in backend.faults] == [DriverUnavailableError]
+    nvml_in_process.fail("nvmlInitWithFlags", 0)
+    (gpu,) = await backend.open_late()
+    assert list(backend.faults) == []
+    assert (await gpu.read_limit()).requested_power_limit_w == 300.0
+    await backend.close()
+
+
+async def test_a_gpu_that_hangs_at_opening_is_asked_in_one_thread(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().hang("nvmlDeviceGetUUID", LONG_HANG_MS)
+    backend = NvmlBackend(open_timeout_s=0.05)
+    assert list(await backend.open()) == []
+    n_threads = threading.active_count()
+    for _ in range(5):
+        assert list(await backend.open_late()) == []
+    assert threading.active_count() == n_threads
+    nvml_in_process.gpu().hang("nvmlDeviceGetUUID", 0)
     await backend.close()
 
 
