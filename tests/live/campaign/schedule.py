@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controller.gpu.journal import Journal
+from controller.gpu.journal import FILE_NAME, Journal
 from tests.live.campaign.training import CampaignTraining
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until
 from tests.live.node import QUICK
@@ -41,6 +41,8 @@ LABELS: Final = {
     "lost": "GPU lost",
     "another writer": "another writer",
     "driver reload": "driver reloaded",
+    "not ready": "GPU not ready at a start",
+    "journal gone": "journal deleted",
     "mended": "",
     "disk full": "disk full",
     "disk read_only": "disk read-only",
@@ -54,7 +56,7 @@ LABELS: Final = {
 }
 """What may happen, and what tables call it; "" is no fault."""
 FAULTS: Final = tuple(LABELS)
-ENDS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGKILL", "SIGTERM twice")
+ENDS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGKILL", "SIGKILL and a restart", "SIGTERM twice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,8 @@ class LiveWorld:
             "lost": lambda: setattr(gpu, "lost", True),
             "another writer": lambda: self._write_externally(number),
             "driver reload": lambda: self._reload(number),
+            "not ready": lambda: gpu.fail("nvmlDeviceGetUUID", 27),
+            "journal gone": lambda: (self._disk / "state" / FILE_NAME).unlink(missing_ok=True),
             "mended": lambda: self._mend(number),
             "broker killed": self._broker.kill,
             "broker back": self._revive_broker,
@@ -224,8 +228,26 @@ class LiveWorld:
         self._check_told("controller", code)
         if number is signal.SIGKILL and code == -number:
             self.n_kills += 1
+        if more == "and a restart":
+            code = self._restart()
         if code:
             self._restore()
+
+    def _restart(self) -> int:
+        """Start a controller while a GPU is not ready, stop it some time after it is, and return its exit code."""
+        gpu = self._gpus[self._random.randrange(N_GPUS)]
+        gpu.fail("nvmlDeviceGetUUID", 27)
+        child = self._start("controller")
+        try:
+            _pass(2.0)
+            gpu.fail("nvmlDeviceGetUUID", 0)
+            _pass(self._random.choice([0.0, 1.0, 4.0]))
+            child.send_signal(signal.SIGTERM)
+            code = child.wait(EXIT_TIMEOUT_S)
+        finally:
+            child.kill()
+        self._check_told("restarted controller", code)
+        return code
 
     def _finish(self) -> None:
         """End all faults; restore what could not be restored before; then nothing may be stranded."""
@@ -277,6 +299,7 @@ class LiveWorld:
         gpu = self._gpus[number]
         gpu.fault_writes()
         gpu.hang("nvmlDeviceSetPowerManagementLimit", 0)
+        gpu.fail("nvmlDeviceGetUUID", 0)
         gpu.writable, gpu.lost = True, False
 
     def _revive_broker(self) -> None:

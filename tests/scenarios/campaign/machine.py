@@ -189,6 +189,24 @@ class Schedule(RuleBasedStateMachine):
     def lose(self, pause_s: float, board: int) -> None:
         self._add(pause_s, "lose", board=board)
 
+    @rule(pause_s=PAUSES, board=BOARDS, how=st.sampled_from(["stop", "kill"]), ready_after_s=st.floats(0.1, 40))
+    def start_without(self, pause_s: float, board: int, how: str, ready_after_s: float) -> None:
+        self._add(pause_s, "hide", board=board)
+        self._add(0.0, how)
+        self._add(0.5, "start")
+        self._add(ready_after_s, "mend", board=board)
+
+    @rule(pause_s=PAUSES, then=st.sampled_from(["", "kill", "stop"]))
+    def lose_journal(self, pause_s: float, then: str) -> None:
+        self._add(pause_s, "lose_journal")
+        if then:
+            self._add(0.0, then)
+            self._add(0.5, "start")
+
+    @rule(pause_s=PAUSES, board=BOARDS)
+    def shrink(self, pause_s: float, board: int) -> None:
+        self._add(pause_s, "shrink", board=board)
+
     @rule(pause_s=PAUSES, board=BOARDS)
     def mend(self, pause_s: float, board: int) -> None:
         self._add(pause_s, "mend", board=board)

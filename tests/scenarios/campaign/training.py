@@ -64,6 +64,10 @@ class CampaignTraining(Training):
         if self._end != "silent":
             self.publish_status(self._end)
 
+    def leave(self, board: Board) -> None:
+        """Compute on this board no more."""
+        board.pids -= {self._pid}
+
     def end(self, how: End) -> None:
         """End: as it should, by its last will, or without a word."""
         self._end = how

@@ -17,7 +17,7 @@ import pytest
 from controller.app import run_controller
 from controller.cli import restore
 from controller.errors import ControllerError, GpuPermissionError, NodeLockedError
-from controller.gpu.journal import Journal, JournalEntry, copy_path_of, is_same_limit
+from controller.gpu.journal import FILE_NAME, Journal, JournalEntry, copy_path_of, is_same_limit
 from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
 from tests.fakes import FakeBackend, FakeBus
@@ -105,6 +105,7 @@ class Process:
         self.task: asyncio.Task[None] | None = None
         self._world = world
         self._site = world.new_site(self.ports)
+        self._site.backend.absent = world.absent
         self._site.bus = self.bus
 
     async def run(self) -> None:
@@ -141,12 +142,14 @@ class World:
         errors: what is logged.
 
     Attributes:
+        absent: the boards that no process can open now.
         violations: what must never happen, and did.
         history: what has happened, a line each.
     """
 
     def __init__(self, folder: Path, disk: FaultyDisk, tasks: asyncio.TaskGroup, errors: "Errors") -> None:
         self.boards = [Board(index, BOUNDS) for index in range(N_BOARDS)]
+        self.absent: set[str] = set()
         self.clock = SteppedClock()
         self.state_dir = folder / "state-0"
         self.process: Process | None = None
@@ -240,7 +243,9 @@ class World:
             return 0
         PROCESS.set(ports)
         with NodeLock(self.state_dir) as lock, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(restore, "backend_of", lambda *_: FakeBackend(ports))  # type: ignore[arg-type]
+            backend = FakeBackend(ports)  # type: ignore[arg-type]
+            backend.absent = self.absent
+            patch.setattr(restore, "backend_of", lambda *_: backend)
             patch.setattr(restore, "SystemClock", lambda: self.clock)
             try:
                 return await restore._restore(self.new_site(ports).config, journal, lock)
@@ -299,8 +304,23 @@ class World:
         """Let a board fall off the bus."""
         self.boards[board].faults.lost = True
 
+    async def hide(self, board: int) -> None:
+        """Let a board not be ready for the next processes."""
+        self.absent.add(self.boards[board].uuid)
+
+    async def lose_journal(self) -> None:
+        """Delete the journal on the disk, as somebody does who clears a directory."""
+        with self._disk.working():
+            (self.state_dir / FILE_NAME).unlink(missing_ok=True)
+
+    async def shrink(self, board: int) -> None:
+        """Let the oldest training leave a board, and go on elsewhere."""
+        if self.trainings:
+            self.trainings[0].leave(self.boards[board])
+
     async def mend(self, board: int) -> None:
         """End every fault of a board."""
+        self.absent.discard(self.boards[board].uuid)
         faults, self.boards[board].faults = self.boards[board].faults, Faults()
         if faults.hang is not None:
             faults.hang.end()
