@@ -178,19 +178,22 @@ class ClaimArbiter:
         """Settle the claims that may be on a GPU, the oldest run first."""
         n_settled = 0
         for key in list(self._claims):
+            # Whoever may take any name on the bus proves nothing by the name of an account.
+            uid = await self._processes.uid_of(key.user) if self._knows_users else None
             of_run = self._claims.get(key)
             if of_run is None:  # it has ended meanwhile
                 continue
-            # Whoever may take any name on the bus proves nothing by the name of an account.
-            uid = await self._processes.uid_of(key.user) if self._knows_users else None
             verdicts = self._judge(key, of_run, uid)
             for number, claim in list(of_run.ranks.items()):
-                if self._concerns(claim, uuid, key):
-                    self._settle(key, number, claim, verdicts)
                 n_settled += 1
                 if n_settled % RANKS_A_TURN == 0:
                     await asyncio.sleep(0)
-            self._withdraw_lost(key, of_run, verdicts)
+                if self._claims.get(key) is not of_run:
+                    break
+                if self._concerns(claim, uuid, key):
+                    self._settle(key, number, claim, verdicts)
+            else:
+                self._withdraw_lost(key, of_run, verdicts)
 
     def _judge(self, key: RunKey, of_run: _RunClaims, uid: int | None) -> dict[str, Verdict]:
         """Return on which GPUs a run computes; from now on its processes are of the tenants of which they are seen."""
@@ -209,8 +212,8 @@ class ClaimArbiter:
 
     def _withdraw_lost(self, key: RunKey, of_run: _RunClaims, verdicts: Mapping[str, Verdict]) -> None:
         """Take from a run the GPUs that no rank of it has any more; not while one waits, for then it has no limit."""
-        run = self._runs.get(key)
-        if run is None or run.ended or run.ranks.ending:
+        run = self._runs[key]
+        if run.ended or run.ranks.ending:
             return
         kept: set[str] = set()
         for number, claim in of_run.ranks.items():
