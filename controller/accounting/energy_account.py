@@ -278,6 +278,16 @@ class EnergyAccount:
         """Return whether nothing was added since the account was resumed, and a GPU is one of its GPUs."""
         return self._resumed is not None and uuid in self._resumed.counters_j
 
+    def forget(self, meter: EnergyMeter, uuid: str) -> None:
+        """Expect nothing more of a GPU: it is another's."""
+        self._accounted.pop(meter, None)
+        self._resumed, self._suspended = (
+            replace(each, counters_j={gpu: at_j for gpu, at_j in each.counters_j.items() if gpu != uuid})
+            if each
+            else None
+            for each in (self._resumed, self._suspended)
+        )
+
     def skip_downtime(self) -> bool:
         """Leave the time without a controller out, where nothing was added since: it is unknown when the run ended.
 
@@ -404,7 +414,7 @@ def _downtime_intervals(
     if until_ns <= snapshot.until_ns:
         return []
     duration_s, totals = (until_ns - snapshot.until_ns) / NS_PER_S, snapshot.totals
-    mean_power_w = totals.energy_j / totals.duration_s / len(snapshot.counters_j) if totals.duration_s else 0.0
+    mean_power_w = totals.energy_j / totals.duration_s / max(len(snapshot.counters_j), 1) if totals.duration_s else 0.0
     energy_j, unmeasured_s = 0.0, 0.0
     for uuid, then_j in snapshot.counters_j.items():
         if uuid in snapshot.reassigned_gpus:

@@ -44,12 +44,12 @@ class GpuGroup:
         """Return whether the limit of a GPU is the run's to ask for."""
         return uuid in self._limiters
 
-    def withdraw(self, uuid: str, *, reason: str, detail: str) -> None:
-        """Leave a GPU's limit to another run; it is still read."""
-        limiter = self._limiters.pop(uuid, None)
-        if limiter is not None:
-            limiter.release(reason=reason, detail=detail)
-            self._requested_of.pop(uuid, None)
+    def withdraw(self, uuid: str, *, reason: str, detail: str) -> EnergyMeter:
+        """Give a GPU back, and return the meter that is not the run's any more."""
+        self._limiters.pop(uuid).release(reason=reason, detail=detail)
+        self._requested_of.pop(uuid, None)
+        self.uuids.remove(uuid)
+        return self.meters.pop(uuid)
 
     def readiness(self) -> Readiness:
         """Return whether there are GPUs, and all of them have answered (`ready`) and are ours to set."""

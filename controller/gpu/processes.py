@@ -109,7 +109,9 @@ class ProcFileSystem:
                 uid=int(fields["Uid"].split()[0]),
                 name=fields["Name"].strip(),
                 namespace_pids=ids,
-                pid_namespace=self._namespace(folder),
+                # Without CAP_SYS_PTRACE others' namespaces cannot be read; who has one id alone is in ours.
+                pid_namespace=self._namespace(folder)
+                or (None if len(ids) > 1 else self._namespace(self._root / "self")),
                 container=_read_text(folder / "cgroup") if len(ids) > 1 else "",
                 marks=self._marks(folder),
             )

@@ -1,8 +1,8 @@
 """Decides which run gets which GPU: names are resolved, the driver is asked for proof, and a refusal is told.
 
 The processes of a GPU are read before a claim on it is granted, and then every `CHECK_S`. A claim that is not proven
-(any more) holds no limit. While CUDA is not initialised yet, a training process is not in the driver's list: such a
-claim waits.
+(any more) holds no limit, and a GPU that no rank of a run has any more is given back at once. While CUDA is not
+initialised yet, a training process is not in the driver's list: such a claim waits.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from controller.accounting.ranks import process_of
 from controller.clock import Clock
 from controller.errors import GpuError
 from controller.ports import Gpu, ProcessTable
-from controller.runs.claim_proof import BoardProcesses, Claimant, Verdict, judge
+from controller.runs.claim_proof import BoardProcesses, Claimant, NamedProcess, Tenant, Verdict, judge
 from controller.runs.gpu_claims import ClaimRejection, GpuClaims, Standing, is_index, resolve
 from controller.runs.run import TrainingRun
 from publishers.messages.topics import RunKey
@@ -26,6 +26,8 @@ SPACING_S: Final = 0.1
 """However often claims are repeated, the processes of a GPU are read at most this often."""
 PATIENCE_S: Final = 60.0
 """So long a training may take until it uses its GPU; only then it is told that its claim is not proven."""
+ENDING_S: Final = 5.0
+"""The ranks of a run end within seconds of each other: so long it keeps the GPU of one that has ended."""
 RANKS_A_TURN: Final = 64
 """So many claims are settled before the event loop has its turn again."""
 
@@ -34,15 +36,18 @@ _LOGGER = logging.getLogger(__name__)
 Grant = Callable[[RunKey, Gpu], None]
 Refuse = Callable[[RunKey, int, ClaimRejection], None]
 Hear = Callable[[RunKey, int], None]
+Withdraw = Callable[[RunKey, str, str], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class _RankClaim:
-    """What one rank claims, and since when [s]."""
+    """What one rank claims, since when [s], whose its process is, as far as that was seen, and which GPUs it has."""
 
     process: tuple[str, int, float]
     references: Sequence[str | int]
     since_s: float
+    tenant: Tenant | None = None
+    uuids: frozenset[str] = frozenset()
     is_granted: bool = False
 
 
@@ -65,6 +70,7 @@ class ClaimArbiter:
         knows_users: whether the broker asks for passwords, so that the user in a topic is who speaks.
         clock: the node's clock.
         grant: gives a GPU to a run, which may have it already.
+        withdraw: takes a GPU from a run, and says why.
         refuse: is called once for each reason for which a rank of a run does not get its GPUs.
         hear: is called with each process that is heard for the first time.
 
@@ -82,6 +88,7 @@ class ClaimArbiter:
         knows_users: bool,
         clock: Clock,
         grant: Grant,
+        withdraw: Withdraw,
         refuse: Refuse,
         hear: Hear,
     ) -> None:
@@ -92,7 +99,7 @@ class ClaimArbiter:
         self._trusts_bus = trusts_bus
         self._knows_users = knows_users
         self._clock = clock
-        self._on_grant, self._on_refusal, self._on_process = grant, refuse, hear
+        self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, hear
         self._boards: dict[str, BoardProcesses | None] = {}
         """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
         self._claims: dict[RunKey, _RunClaims] = {}
@@ -128,7 +135,8 @@ class ClaimArbiter:
         if claim is not None and claim.process != process:
             of_run.told.clear()
         if claim is None or claim.process != process or claim.references != references:
-            claim = _RankClaim(process=process, references=references, since_s=self._now_s())
+            tenant = claim.tenant if claim is not None and claim.process == process else None
+            claim = _RankClaim(process=process, references=references, since_s=self._now_s(), tenant=tenant)
             of_run.ranks[number] = claim
         if claim.is_granted:
             return
@@ -182,19 +190,54 @@ class ClaimArbiter:
         """Settle the claims that may be on a GPU, the oldest run first."""
         n_settled = 0
         for key in list(self._claims):
+            # Whoever may take any name on the bus proves nothing by the name of an account.
+            uid = await self._processes.uid_of(key.user) if self._knows_users else None
             of_run = self._claims.get(key)
             if of_run is None:  # it has ended meanwhile
                 continue
-            # Whoever may take any name on the bus proves nothing by the name of an account.
-            uid = await self._processes.uid_of(key.user) if self._knows_users else None
-            claimant = _claimant(key, self._runs[key], uid)
-            verdicts = {each: judge(claimant, board) for each, board in self._boards.items()}
+            verdicts = self._judge(key, of_run, uid)
             for number, claim in list(of_run.ranks.items()):
-                if self._concerns(claim, uuid, key):
-                    self._settle(key, number, claim, verdicts)
                 n_settled += 1
                 if n_settled % RANKS_A_TURN == 0:
                     await asyncio.sleep(0)
+                if self._claims.get(key) is not of_run:
+                    break
+                if self._concerns(claim, uuid, key):
+                    self._settle(key, number, claim, verdicts)
+            else:
+                self._withdraw_lost(key, of_run, verdicts)
+
+    def _judge(self, key: RunKey, of_run: _RunClaims, uid: int | None) -> dict[str, Verdict]:
+        """Return on which GPUs a run computes; from now on its processes are of the tenants of which they are seen."""
+        # One whose last will has gone out may live on, behind a network that is away.
+        members = {n: each for n, each in self._runs[key].ranks.members.items() if each.ended != "finished"}
+        named = {
+            number: NamedProcess(rank.status.pid, rank.status.pid_namespace, of_run.ranks[number].tenant)
+            for number, rank in members.items()
+            if number in of_run.ranks
+        }
+        claimant = Claimant(mark=run_mark(key), processes=frozenset(named.values()), uid=uid)
+        verdicts, known = judge(claimant, self._boards)
+        for number, process in named.items():
+            of_run.ranks[number].tenant = process.tenant or known.get(process)
+        return verdicts
+
+    def _withdraw_lost(self, key: RunKey, of_run: _RunClaims, verdicts: Mapping[str, Verdict]) -> None:
+        """Take from a run the GPUs that no rank of it has any more; not while one waits, for then it has no limit."""
+        run = self._runs[key]
+        if run.ended or run.ranks.ending:
+            return
+        kept: set[str] = set()
+        for number, claim in of_run.ranks.items():
+            rank = run.ranks.members[number]
+            if not rank.ended and not claim.is_granted:
+                return
+            is_ending = rank.ended and self._now_s() - rank.ended_s < ENDING_S
+            kept |= {uuid for uuid in claim.uuids if not rank.ended or is_ending or verdicts[uuid].code == "proven"}
+        for uuid in self.claims.owned.get(key, set()) - kept:
+            self.claims.give_up(key, uuid)
+            self._wanted[uuid].set()
+            self._on_withdrawal(key, uuid, f"this run does not have it any more: {verdicts[uuid].detail}")
 
     def _concerns(self, claim: _RankClaim, uuid: str, key: RunKey) -> bool:
         if not claim.references or _are_hints(claim.references) or uuid in self.claims.owned.get(key, ()):
@@ -208,7 +251,7 @@ class ClaimArbiter:
         rank = run.ranks.members.get(number)
         if run.ended or rank is None or rank.ended:
             return
-        found = self._found(self._named(claim.references), claim.references, verdicts)
+        found = self._found(key, claim.references, verdicts)
         if isinstance(found, ClaimRejection):
             may_come = found.code == "claim_unproven" or (found.code == "no_gpu" and not _unseen(verdicts))
             if may_come and not claim.is_granted and self._now_s() - claim.since_s < PATIENCE_S:
@@ -234,6 +277,7 @@ class ClaimArbiter:
             if standing is Standing.OBSERVED:
                 detail = f"{why_unseen}; energy is measured, and no limit set, unless the operator sets gpu.trust_bus"
                 refusal = ClaimRejection(code="claim_unproven", detail=detail)
+            claim.uuids = frozenset(gpu.uuid for gpu in gpus)
         if refusal is not None:
             self._refuse(key, number, claim, refusal)
             return
@@ -242,35 +286,38 @@ class ClaimArbiter:
         run.rejections.pop(number, None)
 
     def _found(
-        self, named: "list[Gpu] | ClaimRejection", references: Sequence[str | int], verdicts: Mapping[str, Verdict]
+        self, key: RunKey, references: Sequence[str | int], verdicts: Mapping[str, Verdict]
     ) -> "tuple[list[Gpu], Standing] | ClaimRejection | None":
         """Return the GPUs that a rank gets and how sure that is; None while some of them were not read yet."""
+        named, seen = self._named(references), self._seen(key, verdicts)
         if isinstance(named, ClaimRejection):
             return named
         if named and all(gpu.uuid in verdicts for gpu in named):
             result = self._judged(named, verdicts)
-            is_elsewhere = isinstance(result, ClaimRejection) and _are_hints(references) and self._seen(verdicts)
-            return result if not is_elsewhere else self._judged(self._seen(verdicts), verdicts)
+            is_elsewhere = isinstance(result, ClaimRejection) and _are_hints(references) and seen
+            return result if not is_elsewhere else self._judged(seen, verdicts)
         if named or len(verdicts) < len(self._gpus):
             return None
-        if seen := self._seen(verdicts):
+        if seen:
             return self._judged(seen, verdicts)
-        shared = next((each for each in verdicts.values() if each.code == "shared"), None)
-        if shared is not None:
-            return ClaimRejection(code="shared", detail=shared.detail)
+        for code, refusal in {"shared": "shared", "ambiguous": "claim_unproven"}.items():
+            if (verdict := next((each for each in verdicts.values() if each.code == code), None)) is not None:
+                return ClaimRejection(code=refusal, detail=verdict.detail)
         why = _unseen(verdicts) or "its process computes on none of this node"
         return ClaimRejection(code="no_gpu", detail=f"the training process names no GPU, and {why}: pass gpus=[…]")
 
-    def _seen(self, verdicts: Mapping[str, Verdict]) -> list[Gpu]:
-        """Return the GPUs on which a run computes alone."""
-        return [self._gpus[uuid] for uuid, verdict in verdicts.items() if verdict.code == "proven"]
+    def _seen(self, key: RunKey, verdicts: Mapping[str, Verdict]) -> list[Gpu]:
+        """Return the GPUs on which a run computes alone, with those of its own that cannot be seen for now."""
+        alone = {uuid for uuid, verdict in verdicts.items() if verdict.code == "proven"}
+        own = {uuid for uuid in self.claims.owned.get(key, ()) if alone and verdicts[uuid].code == "unseen"}
+        return [gpu for uuid, gpu in self._gpus.items() if uuid in alone | own]
 
     def _judged(
         self, gpus: list[Gpu], verdicts: Mapping[str, Verdict]
     ) -> "tuple[list[Gpu], Standing] | ClaimRejection":
         """Return what GPUs a claim gets: all that it names, or none."""
         codes = {verdicts[gpu.uuid].code for gpu in gpus}
-        refusals = {"shared": "shared", "absent": "claim_unproven"}
+        refusals = {"shared": "shared", "absent": "claim_unproven", "ambiguous": "claim_unproven"}
         if not self._trusts_bus:
             refusals["doubtful"] = "claim_unproven"
         for code, refusal in refusals.items():
@@ -292,7 +339,7 @@ class ClaimArbiter:
         if isinstance(taken, ClaimRejection):
             return taken
         for owner, uuid in taken:
-            self._runs[owner].withdraw_gpu(uuid)
+            self._on_withdrawal(owner, uuid, "another run has proven that the GPU is its own")
             for claim in self._claims[owner].ranks.values():
                 claim.is_granted = False
         return None
@@ -320,15 +367,6 @@ class ClaimArbiter:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
-
-
-def _claimant(key: RunKey, run: TrainingRun, uid: int | None) -> Claimant:
-    members = (rank.status for rank in run.ranks.members.values() if not rank.ended)
-    return Claimant(
-        mark=run_mark(key),
-        processes=frozenset((status.pid, status.pid_namespace) for status in members),
-        uid=uid,
-    )
 
 
 def _are_hints(references: Sequence[str | int]) -> bool:

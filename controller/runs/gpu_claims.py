@@ -71,6 +71,11 @@ class GpuClaims:
         for uuid in self.owned.get(run, ()):
             self._owners[uuid] = run, Standing.OBSERVED
 
+    def give_up(self, run: RunKey, uuid: str) -> None:
+        """Free one GPU of a run that goes on without it."""
+        self.owned[run].discard(uuid)
+        del self._owners[uuid]
+
     def release(self, run: RunKey) -> set[str]:
         """Free the GPUs of a run that has ended, and return them."""
         freed = self.owned.pop(run, set())

@@ -83,6 +83,7 @@ class Router:
             knows_users=bool(config.bus.username),
             clock=clock,
             grant=self._grant,
+            withdraw=self._withdraw,
             refuse=self._refuse,
             hear=lambda key, rank: self._tell(key, rank, HEARD, HEARD_DETAIL),
         )
@@ -263,6 +264,12 @@ class Router:
             worker = self._workers[gpu.uuid]
             run.add_gpu(worker.limiter, worker.meter)
             worker.meter.job = key.job
+
+    def _withdraw(self, key: RunKey, uuid: str, detail: str) -> None:
+        """Take a GPU from a run: it is neither limited nor measured for it any more."""
+        _LOGGER.info("%s: %s is given back: %s", key, uuid, detail)
+        self.runs[key].withdraw_gpu(uuid, detail)
+        self._workers[uuid].meter.job = None
 
     def _refuse(self, key: RunKey, rank: int, rejection: ClaimRejection) -> None:
         """Say why a rank did not get its GPUs: in the log, and to the training."""

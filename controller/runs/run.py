@@ -144,18 +144,25 @@ class TrainingRun:
         former = self._former if self._is_resumed else None
         self._checkpoints.mark_gpu_reassigned(limiter.gpu.uuid, self.identity)
         if self.gpus.uuids and not self._account.is_waiting_for_gpu(limiter.gpu.uuid):
-            self._update_account()
-            if self._account.totals.n_iterations:
-                self._account.totals.close_curve(self._control.profile)
-                self._leader.limits.restart_time_budget()
+            self._close_curve()
         self.gpus.add(limiter, meter)
         self._leader.limits.reset()
         has_all_gpus = former is not None and former.account.counters_j.keys() == self.gpus.uuids
         self._follower.reset(former.node_curve if former and has_all_gpus else ())
 
-    def withdraw_gpu(self, uuid: str) -> None:
-        """Leave the limit of a GPU to another run, whose claim is surer."""
-        self.gpus.withdraw(uuid, reason="claim_unproven", detail="another run has proven that the GPU is its own")
+    def withdraw_gpu(self, uuid: str, detail: str) -> None:
+        """Give a GPU back that the run has no more: its limit at once; what it draws from now on is another's."""
+        self._close_curve()
+        self._account.forget(self.gpus.withdraw(uuid, reason="claim_unproven", detail=detail), uuid)
+        self._leader.limits.reset()
+        self._follower.reset(())
+
+    def _close_curve(self) -> None:
+        """Fix the baseline of what ran so far: from here on the run has other GPUs, and another curve."""
+        self._update_account()
+        if self._account.totals.n_iterations:
+            self._account.totals.close_curve(self._control.profile)
+            self._leader.limits.restart_time_budget()
 
     @property
     def ignores_limits(self) -> bool:

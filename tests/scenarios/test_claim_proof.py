@@ -1,15 +1,17 @@
 """A GPU is a run's only where the driver lists its processes: forged, shared and unseen claims on a whole node."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from controller.runs.claim_arbiter import CHECK_S, ENDING_S
 from publishers.messages.codec import decode
 from publishers.messages.reports import Notice
 from publishers.messages.topics import RunKey
 from publishers.shared.process_identity import run_mark
-from tests.fakes import USER, fake_process
+from tests.fakes import USER, FakeGpu, fake_process
 from tests.scenarios.site import PRIOR_W, TOPICS, Site, Training, prior_gpu, rate_per_s
 
 QUICK = ("profiler.settle_s=2", "profiler.window_s=10", "profiler.block_s=10", "energy.period_s=5", "plan.period_s=60")
@@ -226,3 +228,167 @@ async def test_a_real_process_that_nothing_shows_to_be_the_claimers_needs_trust(
         await Forger(site, job="forgery", run="forged", pid=815, rate=quick).train(300)
         assert bool(gpu.history) == trust
     assert codes(site, "forgery", "forged") == (["heard"] if trust else ["heard", "claim_unproven"])
+
+
+LOOK_S = CHECK_S + 2.0
+"""Within this time a look has come, and a limit is restored."""
+MARK = run_mark(RunKey(USER, "resnet50", "run-1"))
+ALICE, BOB = 1_001, 1_002
+
+
+def two_gpus(tmp_path: Path, *overrides: str) -> tuple[Site, list[FakeGpu]]:
+    """Return a site with two GPUs; process 100 is Alice's and bears the mark."""
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    gpus[1].pids = frozenset()
+    site = Site(tmp_path, gpus, *QUICK, "bus.username=", *overrides)
+    site.processes.known[100] = (fake_process(100, uid=ALICE, marks=frozenset({MARK})),)
+    return site, gpus
+
+
+async def test_a_mark_of_another_tenant_draws_no_gpu_into_a_run(tmp_path: Path) -> None:
+    site, gpus = two_gpus(tmp_path)
+    gpus[1].pids = frozenset({815})
+    site.processes.known[815] = (fake_process(815, uid=BOB, marks=frozenset({MARK})),)
+    async with site.controlled():
+        training = Training(site, rate=quick, references=[])
+        await training.train(300)
+        gpus[1].pids = frozenset({816})  # it has ended, and another job of the same account begins
+        site.processes.known[816] = (fake_process(816, uid=BOB),)
+        await training.train(300)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+    assert gpus[1].history == []
+    assert site.energies()[-1].n_gpus == 1
+
+
+@pytest.mark.parametrize("after", [None, ALICE, BOB])
+async def test_a_claim_that_shrinks_gives_the_lost_gpu_back_at_the_next_look(tmp_path: Path, after: int | None) -> None:
+    site, gpus = two_gpus(tmp_path)
+    gpus[1].pids = frozenset({101})
+    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    async with site.controlled():
+        training = Training(site, rate=quick, references=[])
+        await training.train(300)
+        assert all(gpu.requested_power_limit_w < PRIOR_W for gpu in gpus)
+        gpus[1].pids = frozenset() if after is None else frozenset({815})
+        site.processes.known[815] = (fake_process(815, uid=after or 0),)
+        lost_s = site.clock.now_s()
+        await training.train(LOOK_S)
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+        assert gpus[1].history[-1][0] - lost_s <= LOOK_S
+        assert site.limits(gpus[1])[-1].reason == "claim_unproven"
+        await training.train(300)
+        assert gpus[0].requested_power_limit_w < PRIOR_W, "the run goes on with the other one"
+        last_s = gpus[1].history[-1][0]
+    assert last_s - lost_s <= LOOK_S
+    assert site.energies()[-1].n_gpus == 1
+    assert codes(site, "resnet50", "run-1") == ["heard"]
+
+
+async def test_what_a_lost_gpu_draws_is_none_of_the_runs(tmp_path: Path) -> None:
+    site, gpus = two_gpus(tmp_path)
+    gpus[1].pids = frozenset({101})
+    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    async with site.controlled():
+        training = Training(site, rate=quick, references=[])
+        await training.train(100)
+        for pids in (frozenset[int](), frozenset({101}), frozenset[int]()):
+            gpus[1].pids = pids
+            await training.train(LOOK_S)
+        before_j, gpus[1].draw_w = site.energies()[-1].energy_j, lambda _: PRIOR_W
+        await training.train(300)
+        assert site.energies()[-1].energy_j - before_j < 300 * PRIOR_W + 5 * PRIOR_W
+
+
+async def test_a_gpu_on_which_another_tenant_begins_is_given_back_at_the_next_look(tmp_path: Path) -> None:
+    site, gpus = two_gpus(tmp_path)
+    gpus[1].pids = frozenset({101})
+    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    site.processes.known[815] = (fake_process(815, uid=BOB),)
+    async with site.controlled():
+        training = Training(site, rate=quick, references=[])
+        await training.train(300)
+        gpus[1].pids = frozenset({101, 815})
+        await training.train(LOOK_S)
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+        gpus[1].pids = frozenset({101})
+        await training.train(300)
+        assert gpus[1].requested_power_limit_w < PRIOR_W, "it is held again once the run is alone"
+
+
+async def test_a_gpu_that_cannot_be_seen_for_a_while_is_not_lost(tmp_path: Path) -> None:
+    site, gpus = two_gpus(tmp_path)
+    gpus[1].pids = frozenset({101})
+    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    async with site.controlled():
+        training = Training(site, rate=quick, references=[])
+        await training.train(300)
+        gpus[1].pids = None
+        await training.train(LOOK_S)
+        assert all(gpu.requested_power_limit_w == PRIOR_W for gpu in gpus)
+        assert site.energies()[-1].n_gpus == 2
+        gpus[1].pids = frozenset({101})
+        await training.train(LOOK_S)
+        assert all(gpu.requested_power_limit_w < PRIOR_W for gpu in gpus)
+
+
+@pytest.mark.parametrize("state", ["finished", "lost"])
+async def test_the_gpu_of_a_rank_that_has_ended_is_given_back(tmp_path: Path, state: str) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus, *QUICK)
+    ranks = [Training(site, [gpu], rank=rank, world_size=2, rate=quick) for rank, gpu in enumerate(gpus)]
+    async with site.controlled():
+        await train(*ranks, duration_s=300)
+        assert gpus[1].requested_power_limit_w < PRIOR_W
+        ranks[1].publish_status(state)
+        await ranks[0].train(ENDING_S + LOOK_S)
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+        await ranks[0].train(300)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+
+
+async def test_a_status_that_names_fewer_gpus_gives_the_others_back(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus, *QUICK)
+    training = Training(site, gpus, rate=quick)
+    async with site.controlled():
+        await training.train(300)
+        training.say(gpus=[gpus[0].uuid])
+        await training.train(2)
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+        await training.train(300)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+
+
+async def test_of_two_tenants_that_may_be_the_named_process_none_counts(tmp_path: Path) -> None:
+    site, gpus = two_gpus(tmp_path)
+    for pid, container in ((100, "0::/docker-a.scope"), (200, "0::/docker-b.scope")):
+        bearer = fake_process(pid, uid=0, marks=frozenset({MARK}))
+        site.processes.known[pid] = (replace(bearer, namespace_pids=(pid, 1), container=container),)
+    async with site.controlled():
+        training = Forger(site, rate=quick, references=[], pid=1)
+        gpus[0].pids = frozenset({100})
+        await training.train(200)
+        assert gpus[0].requested_power_limit_w < PRIOR_W, "of one tenant it counts"
+        gpus[1].pids = frozenset({200})
+        await training.train(300)
+        assert gpus[0].requested_power_limit_w == PRIOR_W
+    assert gpus[1].history == []
+    assert codes(site, "resnet50", "run-1") == ["heard", "claim_unproven"]
+
+
+@pytest.mark.parametrize("marks", [frozenset({MARK}), frozenset[str]()])
+async def test_a_process_id_that_another_account_has_next_is_not_the_runs(
+    tmp_path: Path, marks: frozenset[str]
+) -> None:
+    site, gpus = two_gpus(tmp_path, TRUST)
+    async with site.controlled():
+        training = Forger(site, rate=quick, references=[gpus[0].uuid])
+        gpus[0].pids = frozenset({100})
+        await training.train(300)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        site.processes.known[100] = (fake_process(100, uid=BOB, marks=marks),)
+        await training.train(LOOK_S)
+        assert gpus[0].requested_power_limit_w == PRIOR_W
+        await training.train(300)
+        assert gpus[0].requested_power_limit_w == PRIOR_W

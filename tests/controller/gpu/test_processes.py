@@ -43,6 +43,18 @@ async def test_a_process_is_read_with_its_ancestors(tmp_path: Path) -> None:
     assert lineage[0].pid_namespace == (tmp_path / "51" / "ns" / "pid").stat().st_ino
 
 
+async def test_the_namespace_of_a_process_with_one_id_is_ours_where_it_cannot_be_read(tmp_path: Path) -> None:
+    show(tmp_path, 50)
+    show(tmp_path, 51, ids="51\t7")
+    for pid in ("50", "51"):
+        (tmp_path / pid / "ns" / "pid").unlink()
+    (tmp_path / "self" / "ns").mkdir(parents=True)
+    (tmp_path / "self" / "ns" / "pid").touch()
+    found = await ProcFileSystem(tmp_path).read([50, 51])
+    namespaces = [lineage[0].pid_namespace for lineage in found.values() if lineage is not None]
+    assert namespaces == [(tmp_path / "self" / "ns" / "pid").stat().st_ino, None]
+
+
 async def test_a_process_that_is_hidden_is_listed_as_not_seen(tmp_path: Path) -> None:
     assert await ProcFileSystem(tmp_path).read([os.getpid()]) == {os.getpid(): None}
 

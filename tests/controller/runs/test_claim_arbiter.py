@@ -11,7 +11,7 @@ from controller.runs.claim_arbiter import CHECK_S, RANKS_A_TURN, SPACING_S, Clai
 from controller.runs.gpu_claims import Standing
 from tests.controller.messages import rank_status
 from tests.controller.runs.router_bench import RouterBench
-from tests.fakes import KEY, FakeGpu
+from tests.fakes import KEY, FakeGpu, FakeProcessTable
 
 
 class CountedGpu(FakeGpu):
@@ -67,6 +67,31 @@ async def test_a_gpu_that_does_not_list_its_processes_proves_nothing(tmp_path: P
         bench.say("status", rank_status(pid=1))
         await asyncio.sleep(CHECK_S + 1)
         assert claims._owners[gpu.uuid] == (KEY, Standing.TRUSTED), "the bench trusts the bus"
+
+
+class HangingAccounts(FakeProcessTable):
+    """A process table whose accounts are in a directory that does not answer yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def uid_of(self, user: str) -> int | None:
+        await self.answers.wait()
+        return await super().uid_of(user)
+
+
+async def test_a_run_may_end_while_its_users_account_is_looked_up(tmp_path: Path) -> None:
+    bench, accounts = RouterBench(tmp_path), HangingAccounts()
+    bench.router.arbiter._processes = accounts
+    async with bench.working():
+        await bench.say_and_settle("status", rank_status())
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(CHECK_S)
+        assert bench.router.runs == {}
+        accounts.answers.set()
+        await bench.say_and_settle("status", rank_status(run="run-2"), run="run-2")
+        assert list(bench.router.arbiter.claims.owned) == [KEY._replace(run="run-2")]
 
 
 async def test_however_many_claims_wait_the_loop_has_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,15 @@ def test_a_claim_that_is_not_proven_any_more_gives_way() -> None:
     assert claims.claim(ME, [GPUS[0]], Standing.PROVEN) == [(OTHER, GPUS[0].uuid)]
 
 
+def test_a_gpu_that_a_run_gives_up_is_free_and_the_others_are_not() -> None:
+    claims = GpuClaims()
+    claims.claim(OTHER, GPUS[:2], Standing.PROVEN)
+    claims.give_up(OTHER, GPUS[0].uuid)
+    assert claims.owned == {OTHER: {GPUS[1].uuid}}
+    assert claims.claim(ME, [GPUS[0]], Standing.OBSERVED) == []
+    assert isinstance(claims.claim(ME, [GPUS[1]], Standing.PROVEN), ClaimRejection)
+
+
 def test_the_end_of_a_run_frees_its_gpus() -> None:
     claims = GpuClaims()
     claims.claim(OTHER, GPUS[:2], Standing.PROVEN)

@@ -1,16 +1,24 @@
 """Attempts to speak, listen and claim in others' names."""
 
 import contextlib
+import ctypes
 import json
 import os
 import struct
 import time
 from pathlib import Path
 
+from publishers.messages.topics import RunKey
+from publishers.shared.process_identity import run_mark
 from tests.live.broker.rules import RULES
 from tests.live.hostile.attempt import Report, attempt, fenced, iterations, status
 from tests.live.hostile.raw_client import RawClient, publication
 from tests.live.hostile.world import JOB, MARK, NODE, ROOT, RUN, TENANT, VICTIM, World
+
+PR_SET_NAME = 15
+_LIBC = ctypes.CDLL(None)
+MARKED_S = 20.0
+"""The controller looks every 15 s who computes on a GPU."""
 
 
 @attempt
@@ -145,6 +153,14 @@ def claim_an_idle_gpu_with_an_invented_pid(world: World) -> Report:
 def claim_in_the_payload_to_be_the_victim(world: World) -> Report:
     """The tenant's topic, and the victim's names and pid in the payload."""
     return claim(world, user=VICTIM, pid=world.victim_pid)
+
+
+@attempt
+def bear_the_victims_mark(world: World) -> Report:
+    """The tenant's process on the second GPU bears the mark of the victim's run, which anybody can compute."""
+    _LIBC.prctl(PR_SET_NAME, run_mark(RunKey(VICTIM, JOB, RUN)).encode())
+    time.sleep(max(world.duration_s, MARKED_S))
+    return {}
 
 
 @attempt

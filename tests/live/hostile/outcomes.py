@@ -19,6 +19,7 @@ STOPPED_BY: Final[dict[str, str]] = {
     "claim_both_gpus": _PROOF,
     "claim_an_idle_gpu_with_an_invented_pid": _PROOF,
     "claim_in_the_payload_to_be_the_victim": "the controller: the topic says who speaks",
+    "bear_the_victims_mark": "the controller: that process is of another account than the one that the victim names",
     "take_the_nodes_client_id": "random client ids, kept where only the controller can read them",
     "flood_with_30_000_retained_statuses": "quotas of the controller; limits of the broker",
     "flood_iterations_at_qos_0": "quotas of the controller; limits of the broker",

@@ -312,7 +312,6 @@ class SiteUnderAttack:
             "GRIDCHASE_RUN": RUN,
             "RANK": "0",
             "WORLD_SIZE": "1",
-            "CUDA_VISIBLE_DEVICES": "0",
         }
         child = self._start("training.log", "-m", "tests.live.training_on_stub", "100000", **environment)
         self.machine.gpu(0).pids = frozenset({child.pid})
