@@ -177,7 +177,7 @@ async def test_every_trouble_is_told() -> None:
         503,
         [
             "the broker has not answered yet",
-            "a GPU was left out at the start: open on GPU 1: lost",
+            "open on GPU 1: lost",
             "GPU-1 has not answered yet",
         ],
     )
