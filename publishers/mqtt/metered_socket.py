@@ -8,9 +8,13 @@ dropped, where it is to be, by its topic alone, at a tenth of that cost.
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 _READ_BYTES: Final = 65_536
+_RECORD_BYTES: Final = 16_384
+_MAX_RECORDS: Final = 256
+"""Of TLS, in one turn of the event loop."""
 _PUBLISH: Final = 0x30
 _PUBACK: Final = b"\x40\x02"
 _MAX_LENGTH_DIGITS: Final = 4
@@ -65,7 +69,7 @@ class MeteredSocket:
             BlockingIOError: there is nothing now.
         """
         if not self._passed:
-            data = self._inner.recv(_READ_BYTES)
+            data = self._read()
             if not data:
                 return b""
             self._ahead += data
@@ -75,6 +79,17 @@ class MeteredSocket:
         taken = bytes(self._passed[:n_bytes])
         del self._passed[:n_bytes]
         return taken
+
+    def _read(self) -> bytes:
+        """Return what there is; TLS gives a record at a time, and brokers write one for each message."""
+        data = piece = self._inner.recv(_READ_BYTES)
+        if isinstance(self._inner, ssl.SSLSocket):
+            pieces = [piece]
+            with suppress(OSError):  # nothing more now; where the connection is lost, the next call says so
+                while piece and len(pieces) < _MAX_RECORDS:
+                    pieces.append(piece := self._inner.recv(_RECORD_BYTES))
+            data = b"".join(pieces)
+        return data
 
     def _decide(self) -> None:
         """Let through, or drop, what has been read; the bytes of large packets as they come."""

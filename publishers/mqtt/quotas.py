@@ -47,14 +47,22 @@ class TokenBucket:
         """Begin full."""
         self.credit_s = self.burst_s
 
-    def take(self, now_s: float) -> bool:
+    def has_one(self, now_s: float) -> bool:
         """Return whether an event is allowed at a monotonic time [s]."""
         grown_s = self.credit_s + max(0.0, now_s - self.filled_at_s)
         self.credit_s, self.filled_at_s = min(grown_s, self.burst_s), now_s
-        if self.credit_s * self.rate_per_s < 1 - _ROUNDING:
-            return False
+        return self.credit_s * self.rate_per_s >= 1 - _ROUNDING
+
+    def spend(self) -> None:
+        """Count an event that was allowed."""
         self.credit_s -= 1 / self.rate_per_s
-        return True
+
+    def take(self, now_s: float) -> bool:
+        """Return whether an event is allowed at a monotonic time [s], and count it if so."""
+        is_allowed = self.has_one(now_s)
+        if is_allowed:
+            self.spend()
+        return is_allowed
 
 
 @dataclass(slots=True)
@@ -104,8 +112,10 @@ class MessageQuotas:
         of_sender = self._senders.get(sender)
         if of_sender is None:
             of_sender = self._senders[sender] = TokenBucket(self._sender_per_s, now_s, self._burst_s)
-        # A run that has used up its own share takes none of its sender's.
-        if (not run or self._run_allows(run, now_s)) and of_sender.take(now_s):
+        # A run that has used up its own share takes none of its sender's. Of a sender without a share no run is looked
+        # up: new names would push those of others out.
+        if of_sender.has_one(now_s) and (not run or self._run_allows(run, now_s)):
+            of_sender.spend()
             return True
         self._count(sender, topic, now_s)
         return False

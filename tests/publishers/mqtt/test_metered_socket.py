@@ -1,6 +1,7 @@
 """The socket that drops what is too much: byte by byte, and 20,000 messages a second on virtual time."""
 
 import socket
+import ssl
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -79,6 +80,35 @@ def test_the_client_is_told_to_read_on_while_anything_is_left() -> None:
         metered.recv(100)
         assert metered.pending() == 0, "half a head: the rest must come first"
         assert metered.fileno() == inner.fileno(), "all else is the socket's"
+
+
+class Records(ssl.SSLSocket):
+    """A TLS socket that has some records now and no more."""
+
+    def __init__(self, records: Iterable[bytes]) -> None:
+        socket.socket.__init__(self)
+        self._records = deque(records)
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Return one record, as OpenSSL does."""
+        del buflen, flags
+        if not self._records:
+            raise ssl.SSLWantReadError
+        return self._records.popleft()
+
+    def pending(self) -> int:
+        """Return nothing: the next record is not decrypted yet."""
+        return 0
+
+
+def test_the_records_of_tls_are_read_in_one_turn() -> None:
+    with Records([PINGRESP, publication("bad", b""), PINGRESP]) as inner:
+        metered = MeteredSocket(inner, lambda _: False, lambda _: None)
+        assert metered.recv(1) == PINGRESP[:1]
+        assert metered.pending() == 3
+        assert metered.recv(100) == (PINGRESP * 2)[1:]
+        with pytest.raises(ssl.SSLWantReadError):
+            metered.recv(1)
 
 
 class Backlog(Pieces):
