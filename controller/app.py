@@ -352,6 +352,7 @@ def _snapshot(
     units: Mapping[str, GpuWorkers],
     router: Router,
 ) -> Snapshot:
+    quotas, loop_s = bus.quotas, asyncio.get_running_loop().time()
     return Snapshot(
         connected=bus.connected,
         bus_error=bus.last_error or own.trouble,
@@ -360,7 +361,9 @@ def _snapshot(
         signal_age_s=feed.age_s,
         signal_detail=feed.provenance().detail,
         providers={state.name: not state.fault for state in feed.sources if state.was_polled},
-        n_bad_messages=router.invalid_messages.n_messages,
+        n_bad_messages=router.invalid_messages.n_messages + (quotas.n_dropped if quotas else 0),
+        surplus_messages=quotas.surplus() if quotas else {},
+        flooding=quotas.flooding(loop_s) if quotas else (),
         n_runs=len(router.runs),
         gpus={
             uuid: GpuSnapshot(

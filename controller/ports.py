@@ -14,6 +14,7 @@ from controller.errors import ControllerError
 from policies.vocabulary.signal import Signal
 from publishers.messages.codec import Message, encode
 from publishers.messages.topics import RunKey
+from publishers.mqtt.quotas import MessageQuotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +181,10 @@ class Bus(Protocol):
     @property
     def last_error(self) -> str | None:
         """Return why the broker is not connected, or what it rejected, in a sentence; None while all is well."""
+
+    @property
+    def quotas(self) -> MessageQuotas | None:
+        """Return how many messages of each sender are read; None: all."""
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
         """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""

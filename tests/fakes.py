@@ -27,6 +27,7 @@ from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
 from publishers.messages.codec import Outgoing
 from publishers.messages.topics import DEFAULT_ROOT, RunKey, Topics
+from publishers.mqtt.quotas import MessageQuotas
 
 MIDNIGHT_S = 1_700_006_400.0
 USER = "alice"
@@ -227,7 +228,12 @@ class FakeBus:
     As an async context manager it is the broker too: it retains messages, and publishes the birth on entering.
     """
 
-    def __init__(self, will: Outgoing | None = None, birth: Callable[[], Iterable[Outgoing]] | None = None) -> None:
+    def __init__(
+        self,
+        will: Outgoing | None = None,
+        birth: Callable[[], Iterable[Outgoing]] | None = None,
+        quotas: MessageQuotas | None = None,
+    ) -> None:
         self.connected = True
         self.last_error: str | None = None
         self.sent: list[Outgoing] = []
@@ -236,6 +242,7 @@ class FakeBus:
         """As a broker does with what its access rules forbid: nobody is told."""
         self.will = will
         self.birth = birth
+        self.quotas = quotas
         self._handlers: list[tuple[str, Callable[[str, bytes], None]]] = []
 
     async def __aenter__(self) -> Self:
@@ -273,6 +280,8 @@ class FakeBus:
             self.retained[topic] = payload
         elif retain:
             self.retained.pop(topic, None)
+        if self.quotas is not None and not self.quotas.allows(topic.encode(), asyncio.get_running_loop().time()):
+            return
         for topic_filter, handler in list(self._handlers):
             if _matches(topic_filter, topic):
                 handler(topic, payload)

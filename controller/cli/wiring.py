@@ -20,9 +20,11 @@ from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_s
 from policies.providers.sources.constant import ConstantProvider
 from policies.providers.sources.csv_file import CsvProvider
 from publishers.messages.codec import Outgoing
+from publishers.messages.topics import Topics
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.client_id import stored_client_id
+from publishers.mqtt.quotas import MessageQuotas
 from publishers.shared.boot_id import read_boot_id
 
 _LOGGER = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], It
         identifier=stored_client_id(Path(config.node.state_dir)),
         will=will,
         birth=birth,
+        quotas=MessageQuotas(Topics(config.bus.root)),
         setting_names=BUS_SETTINGS,
     )
 

@@ -51,6 +51,8 @@ class Snapshot:
         signal_detail: what is wrong with the signal, a sentence; "" where nothing is.
         providers: by name, whether each provider of the chain answered its last poll.
         n_bad_messages: how many messages were dropped.
+        surplus_messages: how many of them were too many, by sender.
+        flooding: who sends too many now.
         n_runs: how many training runs there are.
         gpus: by UUID, what is known of each GPU.
     """
@@ -63,6 +65,8 @@ class Snapshot:
     signal_detail: str = ""
     providers: Mapping[str, bool] = field(default_factory=dict)
     n_bad_messages: int
+    surplus_messages: Mapping[str, int] = field(default_factory=dict)
+    flooding: tuple[str, ...] = ()
     n_runs: int
     gpus: Mapping[str, GpuSnapshot]
 
@@ -84,9 +88,13 @@ class Snapshot:
         return troubles
 
     def notes(self) -> list[str]:
-        """Return where limits are left alone, or the grid is not known as it should be, although all else is well."""
+        """Return where limits are left alone, the grid is not known as it should be, or somebody floods the bus."""
         doubts = [f"signal: {self.signal_detail}"] if self.signal_detail else []
         doubts += [f"{uuid}: not believed: {doubt}" for uuid, gpu in self.gpus.items() for doubt in gpu.doubts]
+        doubts += [
+            f"{sender} sends more messages than are read: {self.surplus_messages.get(sender, 0)} dropped so far"
+            for sender in self.flooding
+        ]
         holds = {uuid: gpu.limit.hold for uuid, gpu in self.gpus.items() if gpu.limit is not None}
         return doubts + [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
@@ -127,6 +135,11 @@ class _Metrics(Collector):
         yield GaugeMetricFamily("gridchase_bus_connected", "Whether the broker is connected.", float(now.connected))
         yield GaugeMetricFamily("gridchase_runs", "Training runs on this node.", float(now.n_runs))
         yield CounterMetricFamily("gridchase_bad_messages", "Messages that were dropped.", float(now.n_bad_messages))
+        what = "Messages of a sender that were too many, and dropped unread."
+        surplus = CounterMetricFamily("gridchase_surplus_messages", what, labels=["sender"])
+        for sender, n_dropped in now.surplus_messages.items():
+            surplus.add_metric([sender], float(n_dropped))
+        yield surplus
         yield from _signal_metrics(now)
         yield from _gpu_metrics(now)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from controller.accounting.ranks import RunIdentity
-from controller.clock import NS_PER_S, Clock
+from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
@@ -20,7 +20,7 @@ from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
 from controller.runs.other_hosts import OtherHosts
-from controller.runs.quotas import MAX_RANKS, MessageQuotas, run_fault
+from controller.runs.quotas import MAX_RANKS, run_fault
 from controller.runs.retained_topics import HostSweep, RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
@@ -36,6 +36,7 @@ MAX_ENDED = 4_096
 SWEEP_PERIOD_S = 60.0
 MAX_DETAIL = 1_024
 HEARD_DETAIL = "the controller hears this process"
+SURPLUS_DETAIL = "more messages a second than the controller reads: some are dropped; raise flush_s="
 MAX_REFUSED = 256
 """Runs that were told that there is no room for them."""
 
@@ -57,7 +58,6 @@ class Router:
         runs: the runs.
         arbiter: decides which of them gets which GPU.
         invalid_messages: messages that were dropped.
-        quotas: how many messages each run may send.
     """
 
     def __init__(
@@ -88,7 +88,6 @@ class Router:
             hear=lambda key, rank: self._tell(key, rank, HEARD, HEARD_DETAIL),
         )
         self.invalid_messages = InvalidMessages(clock.now_s)
-        self.quotas = MessageQuotas()
         self._workers = workers
         self._config = config
         self._boot_id = boot_id
@@ -113,6 +112,8 @@ class Router:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             topics, boot_id = self._topics, self._boot_id
+            if self._bus.quotas is not None:
+                self._bus.quotas.on_surplus = self._on_surplus
             self._bus.subscribe(topics.rank_filter("status", boot_id=boot_id), self._handler(self._on_status), qos=1)
             self._bus.subscribe(
                 topics.rank_filter("iterations", boot_id=boot_id), self._handler(self._on_iterations), qos=0
@@ -129,7 +130,7 @@ class Router:
                 self._tasks = None  # the bus delivers for a while longer, and nothing may begin any more
 
     def _handler(self, on_message: Callable[[ParsedTopic, bytes], None]) -> Callable[[str, bytes], None]:
-        """Return a handler that parses the topic, and counts an invalid message, or one too many of its run."""
+        """Return a handler that parses the topic, and counts an invalid message."""
 
         def handle(topic: str, payload: bytes) -> None:
             if self._tasks is None:
@@ -138,8 +139,6 @@ class Router:
             if parsed is None:
                 self.invalid_messages.add("(foreign topics)", f"not one of ours: {topic[:80]!r}")
                 return
-            if parsed.rank is not None and parsed.run is not None and not self._allows(parsed.run, parsed.rank):
-                return
             try:
                 on_message(parsed, payload)
             except DecodeError as error:
@@ -147,17 +146,14 @@ class Router:
 
         return handle
 
-    def _allows(self, key: RunKey, rank: int) -> bool:
-        """Return whether a message of a training process is to be read; where there are too many, tell it once."""
-        if self.quotas.allows(key, self._clock.monotonic_ns() / NS_PER_S):
-            return True
-        detail = "more messages a second than the controller reads: some are dropped; raise flush_s="
-        self.invalid_messages.add(f"(messages of user {key.user})", f"{key}: {detail}")
-        run = self.runs.get(key)
-        if run is not None and not run.is_flooding:
-            run.is_flooding = True
-            self._tell(key, rank, "too_many_messages", detail)
-        return False
+    def _on_surplus(self, topic: str) -> None:
+        """Tell a run, once, that messages of it are dropped."""
+        parsed = self._topics.parse(topic)
+        run = self.runs.get(parsed.run) if parsed is not None and parsed.run is not None else None
+        if run is None or run.is_flooding or parsed is None or parsed.run is None or parsed.rank is None:
+            return
+        run.is_flooding = True
+        self._tell(parsed.run, parsed.rank, "too_many_messages", SURPLUS_DETAIL)
 
     def _on_status(self, topic: ParsedTopic, payload: bytes) -> None:
         if not payload:  # a retained status that was cleared

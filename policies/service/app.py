@@ -32,12 +32,19 @@ from publishers.messages.topics import Topics
 from publishers.mqtt.broker_address import BrokerAddressError
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
+from publishers.mqtt.quotas import MessageQuotas
 from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.http import own_token
 
-_LOST: Final = "What was not stored, or answered: no room, bad messages, refused; `requests` and `progress` come again."
+_LOST: Final = (
+    "What was not stored, or answered: no room, bad messages, surplus, refused; `requests`, `progress` come again."
+)
 _GIVE_AWAY: Final = "gridchase policy jobs tells how to give them to a user"
 N_RESPONDERS: Final = 16
+USER_MESSAGES_PER_S: Final = 2_000.0
+"""Of one user on all hosts: 6,000 runs that report every 5 s."""
+USER_BURST_S: Final = 10.0
+"""20,000 messages of a user may come at once: what is retained of all runs comes with each connection [s]."""
 FIRST_LOOK_S: Final = 5.0
 """How long the start waits for the database; without it runs get their defaults."""
 
@@ -116,7 +123,7 @@ class _Service:
         self._subscriber = EventSubscriber(
             self._topics, clock_s=clock_s, heartbeat_period_s=self._heartbeat_period_s, grace_s=grace_s
         )
-        self._metrics.watch("lost", _LOST, _losses(self._subscriber, self._spool))
+        self._metrics.watch("lost", _LOST, _losses(self._subscriber, self._spool, self._bus))
 
     async def wait_for_store(self) -> None:
         """Wait until it is known whether the database is there, but not for long."""
@@ -216,13 +223,14 @@ class _Service:
         return "; ".join(trouble for trouble in (self._bus_trouble(), self._spool.trouble) if trouble) or None
 
 
-def _losses(subscriber: EventSubscriber, spool: EventSpool) -> Mapping[str, Callable[[], int]]:
+def _losses(subscriber: EventSubscriber, spool: EventSpool, bus: MqttClient | None) -> Mapping[str, Callable[[], int]]:
     """Return counts of what was lost, by kind."""
     return {
         "requests": lambda: subscriber.requests.n_dropped,
         "progress": lambda: subscriber.events.n_dropped,
         "ends": lambda: subscriber.events.n_lost,
         "bad_messages": lambda: subscriber.invalid_messages.n_messages,
+        "surplus": lambda: bus.quotas.n_dropped if bus is not None and bus.quotas is not None else 0,
         "spooled": lambda: spool.n_lost,
         "refused": lambda: spool.n_refused,
     }
@@ -237,6 +245,7 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
             username=config.username,
             password=password,
             ca_file=config.ca_file,
+            quotas=MessageQuotas(Topics(config.root), sender_per_s=USER_MESSAGES_PER_S, burst_s=USER_BURST_S),
             setting_names=BUS_SETTINGS,
         )
     except BrokerAddressError as error:

@@ -56,6 +56,7 @@ _PART_LEAVES: Final = frozenset({"profile", "energy"})
 _RANK_LEAVES: Final = frozenset({"status", "iterations"})
 _GPU_LEAVES: Final = frozenset({"energy", "limit", "set", "set/result"})
 _GRID_LEAVES: Final = frozenset({"carbon", "price"})
+_OWNERS: Final = frozenset({b"user", b"node", b"grid"})
 
 
 class RunKey(NamedTuple):
@@ -117,6 +118,7 @@ class Topics:
 
     def __init__(self, root: str = DEFAULT_ROOT) -> None:
         self.root = root
+        self._prefix = f"{root}/".encode()
 
     def rank(self, boot_id: str, run: RunKey, rank: int, leaf: str) -> str:
         """Return a rank's topic; `leaf` is `status` or `iterations`."""
@@ -164,6 +166,21 @@ class Topics:
     def plan_filter(self, *, node: str | None = None, run: RunKey | None = None) -> str:
         """Return the filter that matches the plans of nodes for runs."""
         return f"{self.root}/node/{_level(node)}/plan/{'/'.join(map(_level, run or (None, None, None)))}"
+
+    def sender(self, topic: bytes) -> tuple[bytes, bytes]:
+        """Return the levels that say whose a topic is (`user/ada`) and, where a rank publishes on it, whose run's.
+
+        b"" stands for none of ours. Only cut, not parsed: this is asked of every message, also in a flood.
+        """
+        if len(topic) > MAX_TOPIC_LENGTH or not topic.startswith(self._prefix):
+            return b"", b""
+        levels = topic[len(self._prefix) :].split(b"/", 8)
+        is_of_rank = levels[0] == b"host"
+        if is_of_rank:
+            levels = levels[2:]
+        if len(levels) < 2 or levels[0] not in _OWNERS:  # noqa: PLR2004 — what it is, and its name
+            return b"", b""
+        return b"/".join(levels[:2]), b"/".join(levels[:6]) if is_of_rank else b""
 
     def parse(self, topic: str) -> ParsedTopic | None:
         """Return the parts of a topic, or None if it is foreign; never raises, since brokers may deliver any topic.

@@ -3,7 +3,8 @@
 Callers never wait for the broker: messages go to a bounded outbox and subscriptions are stored, connected or not. Each
 connection begins with the birth messages, then all subscriptions in one packet, then the outbox; after a reconnection
 also the latest retained messages, in case the broker has lost them. Handlers run synchronously, in the order of the
-messages. The client belongs to one event loop and is not thread-safe.
+messages. The client belongs to one event loop and is not thread-safe. With quotas, the messages of who sends too many
+are dropped unread: one sender's flood delays nobody else's.
 
 A broker sends its answers behind whatever it sent before. So a connection is given up when an answer is due and
 *nothing* has come for ten seconds: however long a backlog is, it only delays the answers behind it.
@@ -19,17 +20,22 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 import aiomqtt
 from aiomqtt.exceptions import MqttCodeError, MqttConnectError
+from paho.mqtt import client as paho
+from paho.mqtt.enums import MessageType
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
 from publishers.mqtt.client_id import new_client_id
 from publishers.mqtt.dispatcher import Dispatcher, Handler
+from publishers.mqtt.metered_socket import MeteredSocket
 from publishers.mqtt.outbox import Outbox
+from publishers.mqtt.quotas import MessageQuotas
 
 __all__ = ["Handler", "MqttClient", "Outgoing", "probe_broker"]
 
@@ -64,6 +70,7 @@ class MqttClient:
         identifier: the client id; by default a random one.
         will: what the broker publishes when this client vanishes without disconnecting.
         birth: returns the messages to publish first at each connection.
+        quotas: how many messages of each sender are read; None: all.
         setting_names: what the program calls the settings above, for its error messages.
 
     Attributes:
@@ -84,8 +91,10 @@ class MqttClient:
         identifier: str | None = None,
         will: Outgoing | None = None,
         birth: Callable[[], Iterable[Outgoing]] | None = None,
+        quotas: MessageQuotas | None = None,
         setting_names: SettingNames | None = None,
     ) -> None:
+        self.quotas = quotas
         self.connected = False
         self.last_error: str | None = None
         self._address = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
@@ -210,7 +219,14 @@ class MqttClient:
                 with self._connecting():
                     tls = await asyncio.to_thread(self._address.tls_context)
                     client = await stack.enter_async_context(
-                        open_client(self._address, tls, self._on_message, identifier=self._identifier, will=self._will)
+                        open_client(
+                            self._address,
+                            tls,
+                            self._on_message,
+                            identifier=self._identifier,
+                            will=self._will,
+                            allows=None if self.quotas is None else partial(self._allows, self.quotas),
+                        )
                     )
                 async with asyncio.TaskGroup() as tasks:
                     watch = tasks.create_task(self._watch(), name="mqtt: watch")
@@ -225,6 +241,11 @@ class MqttClient:
             self.connected = False
             self._n_unanswered = 0
             self._outbox.requeue_unacknowledged()
+
+    def _allows(self, quotas: MessageQuotas, topic: bytes) -> bool:
+        """Return whether a message is to be read; one that is not is a sign of life all the same."""
+        self._heard_s = asyncio.get_running_loop().time()
+        return quotas.allows(topic, self._heard_s)
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:
         self._heard_s = asyncio.get_running_loop().time()
@@ -375,10 +396,12 @@ def open_client(
     identifier: str | None = None,
     will: Outgoing | None = None,
     timeout_s: float = OPERATION_TIMEOUT_S,
+    allows: Callable[[bytes], bool] | None = None,
 ) -> aiomqtt.Client:
     """Return a client that is not entered yet, for one connection: used again it would resend what the outbox resends.
 
-    `dispatch` is called at once with the topic, the payload and the retain flag of each message.
+    `dispatch` is called at once with the topic, the payload and the retain flag of each message that `allows` lets
+    through by its topic.
     """
 
     class DispatchQueue(asyncio.Queue[aiomqtt.Message]):
@@ -387,7 +410,16 @@ def open_client(
         def put_nowait(self, item: aiomqtt.Message) -> None:
             dispatch(item.topic.value, item.payload, item.retain)
 
-    client = aiomqtt.Client(
+    class MeteredClient(aiomqtt.Client):
+        """Reads through a socket that drops what is too much."""
+
+        def _on_socket_open(self, client: paho.Client, userdata: Any, sock: Any) -> None:  # noqa: ANN401 — paho's own
+            if allows is not None:
+                acknowledge = partial(_acknowledge, client)
+                sock = client._sock = MeteredSocket(sock, allows, acknowledge)  # noqa: SLF001 — paho takes no socket
+            super()._on_socket_open(client, userdata, sock)
+
+    client = MeteredClient(
         address.host,
         address.port,
         username=address.username or None,
@@ -404,6 +436,11 @@ def open_client(
     )
     client.pending_calls_threshold = MAX_IN_FLIGHT
     return client
+
+
+def _acknowledge(client: paho.Client, packets: bytes) -> None:
+    """Send acknowledgements behind what paho is writing; it never looks into them."""
+    client._packet_queue(MessageType.PUBACK, packets, 0, 0)  # noqa: SLF001 — `ack` costs as much as reading the message
 
 
 async def receive(client: aiomqtt.Client) -> None:

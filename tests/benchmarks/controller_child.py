@@ -1,7 +1,6 @@
 """The controller under test: `controller_child URL N_GPUS SETTING…`; it prints the time of each limit written."""
 
 import asyncio
-import math
 import os
 import sys
 import tempfile
@@ -13,11 +12,11 @@ from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation
 from controller.gpu.simulation.event_log import ProcessAttached
-from controller.runs import quotas
 from controller.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
+from publishers.mqtt.client import MqttClient
 from publishers.shared.boot_id import read_boot_id
 
 
@@ -46,16 +45,20 @@ async def _run(config: Config, n_gpus: int) -> None:
         backend=SimulatedBackend(gpus),
         sources=[Source(provider=ConstantProvider(1.0, kind="energy", unit="1", zone=""))],
         clock=clock,
-        connect=lambda will, birth: bus_of(config, "", will, birth),
+        connect=lambda will, birth: _unlimited(bus_of(config, "", will, birth)),
     )
     with stopped_by_signals(stop.set):
         await run_controller(node, stop=stop)
 
 
+def _unlimited(bus: MqttClient) -> MqttClient:
+    """Lift the quotas: what can be read is measured, not what may be."""
+    bus.quotas = None
+    return bus
+
+
 def main(url: str, n_gpus: int, settings: list[str]) -> None:
     """Run a controller with simulated GPUs until SIGTERM."""
-    for quota in ("RUN_MESSAGES_PER_S", "USER_MESSAGES_PER_S"):  # what can be read is measured, not what may be
-        setattr(quotas, quota, math.inf)
     with tempfile.TemporaryDirectory() as state_dir:
         fixed = [f"bus.url={url}", f"node.state_dir={state_dir}", "gpu.backend=simulation", "http.port=-1"]
         asyncio.run(_run(load_config(None, [*fixed, *settings]), n_gpus))

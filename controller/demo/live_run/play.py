@@ -118,6 +118,7 @@ class _Silence:
 
     connected = True
     last_error = None
+    quotas = None
 
     def subscribe(self, topic_filter: str, handler: object, *, qos: int = 0) -> None:
         """Hear nothing."""

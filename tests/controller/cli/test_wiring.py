@@ -41,6 +41,17 @@ async def test_a_restarted_controller_has_the_same_client_id(tmp_path: Path) -> 
     assert first == second
 
 
+async def test_the_controller_drops_the_surplus_of_a_flood_below_its_own_root(tmp_path: Path) -> None:
+    async with opened_node(config(f"node.state_dir={tmp_path}", "bus.root=site/a")) as node:
+        bus = node.connect(WILL, list)
+    assert isinstance(bus, MqttClient)
+    assert bus.quotas is not None
+    quotas = bus.quotas
+    allowed = [quotas.allows(b"site/a/host/b/user/mallory/job/j%d/run/r/rank/0/status" % k, 0.0) for k in range(6_000)]
+    assert sum(allowed) == 5_000
+    assert quotas.flooding(0.0) == ("user mallory",)
+
+
 async def test_no_other_node_has_the_client_id_and_nothing_tells_it(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -346,3 +346,20 @@ async def test_why_a_run_cannot_be_paused_is_the_answer(reason: str, status: int
     async with server.serving() as client:
         answer = await _post(client, f"{RUN}/pause", {}, token=own_token.read_token(server.own_token))
     assert (answer[0], answer[1]["reason"], answer[1]["detail"]) == (status, reason, "because")
+
+
+async def test_a_flood_is_named_and_leaves_the_node_ready() -> None:
+    server = Server()
+    server.snapshot = replace(
+        WELL, surplus_messages={"user mallory": 70_000, "user eve": 3}, flooding=("user mallory",)
+    )
+    async with server.serving() as client:
+        async with client.get("/readyz") as response:
+            answer = await response.json()
+        assert (response.status, answer["notes"]) == (
+            200,
+            ["user mallory sends more messages than are read: 70000 dropped so far"],
+        )
+        metrics = await _scrape(client)
+    assert metrics["gridchase_surplus_messages_total", "user mallory"] == 70_000
+    assert metrics["gridchase_surplus_messages_total", "user eve"] == 3

@@ -17,6 +17,7 @@ from controller.runs.run import TrainingRun
 from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import NodeStatus, Notice
 from publishers.messages.topics import RunKey, Topics
+from publishers.mqtt.quotas import MessageQuotas
 from tests.controller.messages import BOOT_ID, rank_status
 from tests.fakes import KEY, USER, FakeBus, FakeGpu, FakeLimiter, FakeProcessTable, FixedSignal, LoopClock
 
@@ -32,7 +33,7 @@ class RouterBench:
 
     def __init__(self, state_dir: Path, *uuids: str, gpus: Sequence[FakeGpu] = ()) -> None:
         self.clock = LoopClock()
-        self.bus = FakeBus()
+        self.bus = FakeBus(quotas=MessageQuotas(TOPICS))
         self.checkpoints = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
         self.store = ProfileStore(state_dir)
         self.gpus = gpus or [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]

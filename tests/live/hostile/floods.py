@@ -9,6 +9,8 @@ from tests.live.hostile.attempt import INVENTED_PID, Report, attempt, fenced, it
 from tests.live.hostile.raw_client import RawClient, packet, publication, text
 from tests.live.hostile.world import MARK, ROOT, TENANT, World
 
+_NEW_JOBS_PER_S = 10_000.0
+
 
 @attempt
 def flood_with_30_000_retained_statuses(world: World) -> Report:
@@ -52,6 +54,26 @@ def flood_statuses_at_qos_1(world: World) -> Report:
     """Acknowledged messages below this machine, as fast as the broker takes them."""
     topic = world.rank("status")
     return flood(world, *(publication(topic, status(world), qos=1, number=k) for k in range(200)))
+
+
+@attempt
+def flood_with_ever_new_jobs(world: World) -> Report:
+    """20,000 messages a second of jobs that do not exist, each with a status and iterations: no name comes twice."""
+    client, n_sent, began_s = world.tenant(), 0, time.monotonic()
+    while (passed_s := time.monotonic() - began_s) < world.duration_s:
+        n_due = min(2 * _NEW_JOBS_PER_S * passed_s - n_sent, 2_000.0)
+        packets = list[bytes]()
+        for k in range(n_sent, n_sent + round(n_due)):
+            job, run = f"j{k // 2}", f"r{k // 2}"
+            if k % 2:
+                topic = world.rank("status", job=job, run=run)
+                packets.append(publication(topic, status(world, run=run), qos=1, number=k))
+            else:
+                packets.append(publication(world.rank("iterations", job=job, run=run), iterations(0, run=run)))
+        client.publish(*packets)
+        n_sent += len(packets)
+        time.sleep(0.01)
+    return {"messages": n_sent}
 
 
 @attempt

@@ -24,6 +24,7 @@ STOPPED_BY: Final[dict[str, str]] = {
     "flood_with_30_000_retained_statuses": "quotas of the controller; limits of the broker",
     "flood_iterations_at_qos_0": "quotas of the controller; limits of the broker",
     "flood_statuses_at_qos_1": "quotas of the controller; limits of the broker",
+    "flood_with_ever_new_jobs": "quotas of the controller: the sender is cut from the topic before anything is parsed",
     "flood_with_large_messages": "limits of the broker",
     "flood_oneself_and_never_read": "limits of the broker: `memory_limit`",
     "claim_with_300_empty_runs": "quotas of the controller",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.app import run_service
+from policies.service.app import _bus, run_service
 from policies.service.config import HttpConfig, PolicyConfig
 from policies.service.errors import RequestError
 from policies.service.http.app import served
@@ -38,3 +38,13 @@ async def test_without_http_no_token_is_made_or_looked_at(tmp_path: Path, caplog
     async with served(memory.trials, memory.jobs, http=http, own_token=own_token, clock_s=lambda: NOW_S) as url:
         assert (url, caplog.messages) == ("", [])
     assert not own_token.exists()
+
+
+async def test_the_service_drops_the_surplus_of_a_flood() -> None:
+    bus = _bus(BusConfig(url="mqtt://broker", root="site/a"), [])
+    assert bus is not None
+    assert bus.quotas is not None
+    quotas = bus.quotas
+    allowed = [quotas.allows(b"site/a/user/mallory/job/j%d/run/r/metric" % k, 0.0) for k in range(21_000)]
+    assert sum(allowed) == 20_000
+    assert quotas.allows(b"site/a/user/alice/job/j/run/r/metric", 0.0)

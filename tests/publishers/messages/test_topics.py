@@ -173,3 +173,28 @@ def test_a_filter_has_a_wildcard_for_what_is_not_given() -> None:
 
 def test_a_user_may_be_named_like_a_wildcard() -> None:
     assert TOPICS.run(RunKey("+", "j", "r"), "metric") == "gridchase/v1/user/~2b/job/j/run/r/metric"
+
+
+@pytest.mark.parametrize(
+    ("topic", "sender", "run"),
+    [
+        (TOPICS.rank("boot", RunKey("a.b", "j", "r"), 0, "status"), b"user/a~2eb", b"user/a~2eb/job/j/run/r"),
+        (TOPICS.run(RunKey("a", "j", "r"), "trial/request"), b"user/a", b""),
+        (TOPICS.plan("n", RunKey("a", "j", "r")), b"node/n", b""),
+        (TOPICS.node_status("n"), b"node/n", b""),
+        (TOPICS.grid("DE", "carbon"), b"grid/DE", b""),
+        (f"{TOPICS.root}/host/boot/user/a", b"user/a", b"user/a"),
+        (f"{TOPICS.root}/host/boot", b"", b""),
+        (f"{TOPICS.root}/mine/a", b"", b""),
+        ("user/a/job/j", b"", b""),
+        (TOPICS.rank("boot", RunKey("a", "j", "r" * MAX_TOPIC_LENGTH), 0, "status"), b"", b""),
+    ],
+)
+def test_the_sender_is_cut_from_a_topic_without_parsing_it(topic: str, sender: bytes, run: bytes) -> None:
+    assert TOPICS.sender(topic.encode()) == (sender, run)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_have_a_sender_or_none(levels: bytes) -> None:
+    sender, run = TOPICS.sender(TOPICS.root.encode() + b"/" + levels)
+    assert run == b"" or run.startswith(sender)

@@ -20,6 +20,8 @@ from controller.errors import ControllerError, GpuPermissionError, NodeLockedErr
 from controller.gpu.journal import FILE_NAME, Journal, JournalEntry, copy_path_of, is_same_limit
 from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
+from publishers.messages.topics import Topics
+from publishers.mqtt.quotas import MessageQuotas
 from tests.fakes import FakeBackend, FakeBus
 from tests.scenarios.campaign.board import Board, BoardPort, Bounds, Faults, Hang
 from tests.scenarios.campaign.disk import PROCESS, FaultyDisk, Mode
@@ -97,7 +99,7 @@ class Process:
 
     def __init__(self, world: "World") -> None:
         self.ports = [BoardPort(board, watch=world.watch) for board in world.boards]
-        self.bus = FakeBus()
+        self.bus = FakeBus(quotas=MessageQuotas(Topics()))
         self.bus.retained = world.site.bus.retained
         self.stop = asyncio.Event()
         self.ended = asyncio.Event()
