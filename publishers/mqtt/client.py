@@ -2,8 +2,9 @@
 
 Callers never wait for the broker: messages go to a bounded outbox and subscriptions are stored, connected or not. Each
 connection begins with the birth messages, then all subscriptions in one packet, then the outbox; after a reconnection
-also the latest retained messages, in case the broker has lost them. Handlers run synchronously, in the order of the
-messages. The client belongs to one event loop and is not thread-safe.
+also the latest retained messages, in case the broker has lost them. What the broker refuses costs that message alone,
+see `Refusals`. Handlers run synchronously, in the order of the messages. The client belongs to one event loop and is
+not thread-safe.
 
 A broker sends its answers behind whatever it sent before. So a connection is given up when an answer is due and
 *nothing* has come for ten seconds: however long a backlog is, it only delays the answers behind it.
@@ -17,6 +18,7 @@ import random
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
@@ -27,9 +29,11 @@ from aiomqtt.exceptions import MqttCodeError, MqttConnectError
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
+from publishers.mqtt.broker_limits import fetch_limits
 from publishers.mqtt.client_id import new_client_id
 from publishers.mqtt.dispatcher import Dispatcher, Handler
 from publishers.mqtt.outbox import Outbox
+from publishers.mqtt.refusals import Refusals
 
 __all__ = ["Handler", "MqttClient", "Outgoing", "probe_broker"]
 
@@ -97,6 +101,8 @@ class MqttClient:
         self._birth = birth
         self._dispatcher = Dispatcher()
         self._outbox = Outbox(OUTBOX_SIZE)
+        self._refusals = Refusals(time.monotonic)
+        self._asks_limits = False
         self._subscriptions_changed = asyncio.Event()
         self._n_unanswered = 0
         self._heard_s = 0.0
@@ -196,8 +202,11 @@ class MqttClient:
                 await self._run_session()
             except* (aiomqtt.MqttError, OSError) as errors:
                 fault = explain(self._address, _first(errors))
+            closed = fault is not None and fault.kind is FaultKind.OTHER
+            self._refusals.on_connection_lost(by_broker=closed)
             if fault is not None:
                 self._report(fault)
+                self._asks_limits |= closed or fault.kind is FaultKind.TIMEOUT
             if self._is_leaving:  # a failure to disconnect must not undo that we are leaving
                 return
             attempt = 0 if loop.time() - began_s > _STABLE_S else attempt + 1
@@ -208,23 +217,36 @@ class MqttClient:
         try:
             async with AsyncExitStack() as stack:
                 with self._connecting():
+                    await self._ask_limits()
                     tls = await asyncio.to_thread(self._address.tls_context)
+                    will = self._will and self._refusals.admit(self._will)
                     client = await stack.enter_async_context(
-                        open_client(self._address, tls, self._on_message, identifier=self._identifier, will=self._will)
+                        open_client(self._address, tls, self._on_message, identifier=self._identifier, will=will)
                     )
                 async with asyncio.TaskGroup() as tasks:
-                    watch = tasks.create_task(self._watch(), name="mqtt: watch")
+                    watches = [
+                        tasks.create_task(self._watch(), name="mqtt: watch"),
+                        tasks.create_task(receive(client), name="mqtt: receive"),
+                    ]
                     await self._announce(client)
                     if self._is_leaving:  # a cancellation may get lost that comes together with an acknowledgement
-                        watch.cancel()
+                        for watch in watches:
+                            watch.cancel()
                         return
-                    tasks.create_task(receive(client), name="mqtt: receive")
                     tasks.create_task(self._send(client, tasks), name="mqtt: send")
                     tasks.create_task(self._keep_subscribed(client), name="mqtt: subscribe")
         finally:
             self.connected = False
             self._n_unanswered = 0
             self._outbox.requeue_unacknowledged()
+
+    async def _ask_limits(self) -> None:
+        """Ask for the broker's limits after it has closed a connection, until it answers."""
+        if self._asks_limits:
+            limits = await asyncio.to_thread(fetch_limits, self._address, identifier=self._identifier)
+            if limits is not None:
+                self._refusals.set_limits(limits)
+                self._asks_limits = False
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:
         self._heard_s = asyncio.get_running_loop().time()
@@ -296,6 +318,12 @@ class MqttClient:
         while True:
             await in_flight.acquire()
             number, message = await self._outbox.get()
+            if self._refusals.is_suspect(message.topic):
+                for _ in range(MAX_IN_FLIGHT - 1):  # it goes alone
+                    await in_flight.acquire()
+                await self._transmit(client, number, message, in_flight)
+                in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+                continue
             tasks.create_task(self._transmit(client, number, message, in_flight), name="mqtt: transmit")
             await asyncio.sleep(0)  # so that messages are on the wire in their order, and others get their turn
 
@@ -303,14 +331,21 @@ class MqttClient:
         self, client: aiomqtt.Client, number: int, message: Outgoing, in_flight: asyncio.Semaphore
     ) -> None:
         """Publish a message and wait until it is acknowledged, or at QoS 0 written."""
-        await self._publish(client, message)
-        self._outbox.acknowledge(number)
+        is_taken = await self._publish(client, message)
+        (self._outbox.acknowledge if is_taken else self._outbox.discard)(number)
         in_flight.release()
 
-    async def _publish(self, client: aiomqtt.Client, message: Outgoing) -> None:
-        await self._answered(
-            client.publish(message.topic, message.payload, message.qos, message.retain, timeout=math.inf)
-        )
+    async def _publish(self, client: aiomqtt.Client, message: Outgoing) -> bool:
+        """Publish a message; return False where the broker does not take it."""
+        admitted = self._refusals.admit(message)
+        if admitted is None:
+            return False
+        number = self._refusals.on_sent(admitted)
+        qos, retain = admitted.qos, admitted.retain
+        await self._answered(client.publish(message.topic, message.payload, qos, retain, timeout=math.inf))
+        if qos:
+            self._refusals.on_acknowledged(number)
+        return True
 
     def _report(self, fault: ConnectionFault) -> None:
         """Log each kind of fault once between two connections."""
@@ -387,7 +422,7 @@ def open_client(
         def put_nowait(self, item: aiomqtt.Message) -> None:
             dispatch(item.topic.value, item.payload, item.retain)
 
-    client = aiomqtt.Client(
+    client = _Client(
         address.host,
         address.port,
         username=address.username or None,
@@ -423,6 +458,15 @@ def explain(address: BrokerAddress, error: BaseException) -> ConnectionFault:
         if "timed out" in str(error):
             return address.explain_silence()
     return address.explain(error)
+
+
+class _Client(aiomqtt.Client):
+    """A client that does not wait for an answer to CONNECT when the broker has closed the connection."""
+
+    def _on_disconnect(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 — paho's callback
+        if not self._connected.done():
+            self._connected.set_exception(ConnectionAbortedError())
+        super()._on_disconnect(*arguments, **options)
 
 
 class _QuietExceptionHandler:

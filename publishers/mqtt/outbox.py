@@ -61,6 +61,13 @@ class Outbox:
                 self._delivered.popitem(last=False)
         self._update()
 
+    def discard(self, number: int) -> None:
+        """Forget a message that the broker refuses, and what its topic had retained before: that is true no more."""
+        message = self._in_flight.pop(number)
+        if message.retain:
+            self._delivered.pop(message.topic, None)
+        self._update()
+
     def requeue_unacknowledged(self) -> None:
         """Put the messages in flight back to their places, because the connection ended."""
         in_flight = dict(self._in_flight)

@@ -83,6 +83,25 @@ def test_nothing_stays_retained_on_the_broker(check: Callable[..., Report], brok
     assert listener.seen == []
 
 
+@pytest.mark.parametrize(
+    ("limits", "name", "remedy"),
+    [
+        ("retain_available false", "the broker refuses retained messages", "retain_available true"),
+        ("max_qos 0", "the broker takes QoS 0 alone", "max_qos 1"),
+    ],
+)
+def test_a_limit_of_the_broker_is_one_fault_with_its_name(
+    check: Callable[..., Report], tmp_path: Path, *, limits: str, name: str, remedy: str
+) -> None:
+    conf = "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nlog_dest stderr\n"
+    broker = Mosquitto(tmp_path, conf + limits)
+    broker.start()
+    (fault,) = check(broker.url).faults
+    broker.stop()
+    assert name in fault
+    assert remedy in fault
+
+
 def test_a_node_and_a_training_user_of_the_site_reach_each_other(check_site: Callable[..., Report]) -> None:
     report = check_site()
     assert report.faults == []
