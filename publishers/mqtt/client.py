@@ -98,11 +98,10 @@ class MqttClient:
         # before our birth. Under a new id the old will would come after it, and stay.
         self._identifier = identifier or new_client_id()
         self._will = will
-        self._birth = birth
+        self._birth: Callable[[], Iterable[Outgoing]] = birth or tuple
         self._dispatcher = Dispatcher()
         self._outbox = Outbox(OUTBOX_SIZE)
-        self._refusals = Refusals(time.monotonic)
-        self._asks_limits = False
+        self._refusals, self._asks_limits = Refusals(time.monotonic), False
         self._subscriptions_changed = asyncio.Event()
         self._n_unanswered = 0
         self._heard_s = 0.0
@@ -224,10 +223,7 @@ class MqttClient:
                         open_client(self._address, tls, self._on_message, identifier=self._identifier, will=will)
                     )
                 async with asyncio.TaskGroup() as tasks:
-                    watches = [
-                        tasks.create_task(self._watch(), name="mqtt: watch"),
-                        tasks.create_task(receive(client), name="mqtt: receive"),
-                    ]
+                    watches = [tasks.create_task(each, name="mqtt: watch") for each in (self._watch(), receive(client))]
                     await self._announce(client)
                     if self._is_leaving:  # a cancellation may get lost that comes together with an acknowledgement
                         for watch in watches:
@@ -264,12 +260,16 @@ class MqttClient:
         return answer
 
     async def _watch(self) -> None:
-        """Raise where an answer is due and nothing has come. Answers to pings are paho's affair: it counts alike."""
+        """Raise where an answer is due and nothing has come, pings (paho's affair) apart; try refused state again."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
             if self._n_unanswered and loop.time() - self._heard_s >= OPERATION_TIMEOUT_S:
                 raise aiomqtt.MqttError("Operation timed out")
+            if self._refusals.pop_ended():
+                self._outbox.requeue_retained(except_topics=())
+                for message in self._birth():
+                    self._outbox.put(message, latest_only=True)
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -282,7 +282,10 @@ class MqttClient:
 
     async def _announce(self, client: aiomqtt.Client) -> None:
         """Publish the birth messages, queue the retained ones again and subscribe."""
-        births = list(self._birth()) if self._birth else []
+        if self._refusals.awaits_answer:
+            await self._answered(client.unsubscribe(self._identifier, timeout=math.inf))
+            self._refusals.on_answered()
+        births = list(self._birth())
         for message in births:
             await self._publish(client, message)
         self._outbox.requeue_retained(except_topics={message.topic for message in births})
@@ -331,21 +334,19 @@ class MqttClient:
         self, client: aiomqtt.Client, number: int, message: Outgoing, in_flight: asyncio.Semaphore
     ) -> None:
         """Publish a message and wait until it is acknowledged, or at QoS 0 written."""
-        is_taken = await self._publish(client, message)
-        (self._outbox.acknowledge if is_taken else self._outbox.discard)(number)
+        await self._publish(client, message)
+        self._outbox.acknowledge(number)
         in_flight.release()
 
-    async def _publish(self, client: aiomqtt.Client, message: Outgoing) -> bool:
-        """Publish a message; return False where the broker does not take it."""
-        admitted = self._refusals.admit(message)
-        if admitted is None:
-            return False
-        number = self._refusals.on_sent(admitted)
-        qos, retain = admitted.qos, admitted.retain
-        await self._answered(client.publish(message.topic, message.payload, qos, retain, timeout=math.inf))
-        if qos:
+    async def _publish(self, client: aiomqtt.Client, message: Outgoing) -> None:
+        """Publish a message, unless the broker does not take it."""
+        sent = self._refusals.admit(message)
+        if sent is None:
+            return
+        number = self._refusals.on_sent(sent)
+        await self._answered(client.publish(sent.topic, sent.payload, sent.qos, sent.retain, timeout=math.inf))
+        if sent.qos:
             self._refusals.on_acknowledged(number)
-        return True
 
     def _report(self, fault: ConnectionFault) -> None:
         """Log each kind of fault once between two connections."""

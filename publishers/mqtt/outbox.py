@@ -51,7 +51,7 @@ class Outbox:
         return number, message
 
     def acknowledge(self, number: int) -> None:
-        """Mark a message as delivered; an empty retained one clears its topic."""
+        """Mark a message as delivered, or refused for now; an empty retained one clears its topic."""
         message = self._in_flight.pop(number)
         if message.retain:
             self._delivered.pop(message.topic, None)
@@ -59,13 +59,6 @@ class Outbox:
                 self._delivered[message.topic] = (number, message)
             if len(self._delivered) > self._size:
                 self._delivered.popitem(last=False)
-        self._update()
-
-    def discard(self, number: int) -> None:
-        """Forget a message that the broker refuses, and what its topic had retained before: that is true no more."""
-        message = self._in_flight.pop(number)
-        if message.retain:
-            self._delivered.pop(message.topic, None)
         self._update()
 
     def requeue_unacknowledged(self) -> None:

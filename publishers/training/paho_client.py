@@ -52,16 +52,16 @@ class PahoReceipt:
 
     def __init__(self) -> None:
         self.info: MQTTMessageInfo | None = None
-        self.is_refused = self.is_lost = False
+        self.refused = self.is_lost = False
 
     @property
     def done(self) -> bool:
         """Return whether it has left (QoS 0), was acknowledged (QoS 1), is refused, or is lost."""
-        return self.is_refused or self.lost or (self.info is not None and self.info.is_published())
+        return self.refused or self.lost or (self.info is not None and self.info.is_published())
 
     @property
     def lost(self) -> bool:
-        """Return whether it is known to be lost; what is refused is not: it would be sent again for ever."""
+        """Return whether it is known to be lost."""
         return self.is_lost or (self.info is not None and self.info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS)
 
 
@@ -104,6 +104,7 @@ class PahoConnection:
         client.on_socket_open = _set_no_delay
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
+        client.on_unsubscribe = self._on_unsubscribe
         client.on_publish = self._on_publish
         self._drop()
         _OPEN.add(self)
@@ -139,7 +140,9 @@ class PahoConnection:
 
     def _send_waiting(self) -> None:
         """Send what waits, as far as messages may be under way; one that is suspect goes alone."""
-        while self._waiting and self.is_connected() and len(self._in_flight) < _MAX_IN_FLIGHT:
+        if self._refusals.awaits_answer or not self.is_connected():
+            return
+        while self._waiting and len(self._in_flight) < _MAX_IN_FLIGHT:
             topics = (self._waiting[0][1].topic, *(message.topic for _, _, message in self._in_flight.values()))
             if self._in_flight and any(map(self._refusals.is_suspect, topics)):
                 return
@@ -148,7 +151,7 @@ class PahoConnection:
     def _transmit(self, receipt: PahoReceipt, message: Outgoing) -> None:
         admitted = self._refusals.admit(message)
         if admitted is None:
-            receipt.is_refused = True
+            receipt.refused = True
             return
         qos, retain = admitted.qos, admitted.retain
         receipt.info = info = self._client.publish(message.topic, message.payload, qos=qos, retain=retain)
@@ -242,6 +245,14 @@ class PahoConnection:
         self.failure = None
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         self._unacknowledged_subscriptions = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
+        if self._refusals.awaits_answer:
+            self._client.unsubscribe(self._client_id)
+        self._send_waiting()
+
+    def _on_unsubscribe(
+        self, _client: Client, _userdata: object, _mid: int, _reasons: object, _properties: object
+    ) -> None:
+        self._refusals.on_answered()
         self._send_waiting()
 
     def _on_publish(self, _client: Client, _userdata: object, mid: int, _reason: object, _properties: object) -> None:

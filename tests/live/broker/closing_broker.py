@@ -8,6 +8,7 @@ from typing import Final
 
 from publishers.messages.codec import Outgoing
 
+_CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE, _PINGREQ = 1, 3, 8, 10, 12
 _MQTT_5: Final = 5
 _WILL_RETAIN: Final = 0x20
 
@@ -19,6 +20,7 @@ class ClosingBroker:
     Attributes:
         refuses: whether it closes the connection at this message.
         stated: the properties of its CONNACK in MQTT 5; None: it speaks 3.1.1 alone.
+        n_crashes: how many connections more it closes at the first packet after CONNECT.
         refuses_retained_will: whether it closes the connection instead of answering a CONNECT with one.
         taken: the messages that it has taken.
         n_connections: how many connections in MQTT 3.1.1 it has accepted.
@@ -27,6 +29,7 @@ class ClosingBroker:
 
     refuses: Callable[[Outgoing], bool] = lambda _: False
     stated: bytes | None = None
+    n_crashes: int = 0
     refuses_retained_will: bool = False
     taken: list[Outgoing] = field(default_factory=list)
     n_connections: int = 0
@@ -50,19 +53,23 @@ class ClosingBroker:
 
     def _answer(self, header: int, body: bytes) -> bytes | None:
         """Return the answer to a packet; None closes the connection."""
-        match header >> 4:
-            case 1:
-                return self._accept(body)
-            case 3:
-                return self._take(header, body)
-            case 8:
-                n_filters, rest = 0, body[2:]
-                while rest:
-                    n_filters, rest = n_filters + 1, rest[3 + int.from_bytes(rest[:2]) :]
-                return bytes([0x90, 2 + n_filters]) + body[:2] + bytes(n_filters)
-            case 12:
-                return b"\xd0\x00"
-        return None
+        kind, answer = header >> 4, None
+        if self.n_crashes and kind != _CONNECT:
+            self.n_crashes -= 1
+        elif kind == _CONNECT:
+            answer = self._accept(body)
+        elif kind == _PUBLISH:
+            answer = self._take(header, body)
+        elif kind == _SUBSCRIBE:
+            n_filters, rest = 0, body[2:]
+            while rest:
+                n_filters, rest = n_filters + 1, rest[3 + int.from_bytes(rest[:2]) :]
+            answer = bytes([0x90, 2 + n_filters]) + body[:2] + bytes(n_filters)
+        elif kind == _UNSUBSCRIBE:
+            answer = b"\xb0\x02" + body[:2]
+        elif kind == _PINGREQ:
+            answer = b"\xd0\x00"
+        return answer
 
     def _accept(self, body: bytes) -> bytes | None:
         if body[6] == _MQTT_5:

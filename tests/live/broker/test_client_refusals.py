@@ -76,6 +76,29 @@ async def test_a_birth_that_is_too_long_keeps_nothing_else_back(stated: bytes | 
         assert topics(broker) == {"next", "small"}
 
 
+async def test_a_broker_that_crashes_again_and_again_refuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    birth = Outgoing(topic="status", payload=b"online", qos=1, retain=True)
+    async with serving(ClosingBroker(n_crashes=6)) as broker, MqttClient(url=broker.url, birth=lambda: [birth]) as bus:
+        bus.publish("metric", b"1", qos=1)
+        assert await bus.flush(10.0)
+        assert topics(broker) == {"status", "metric"}
+        assert broker.n_crashes == 0
+    assert "dropped" not in caplog.text
+
+
+async def test_the_state_is_published_once_a_full_broker_has_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("publishers.mqtt.client._WATCH_PERIOD_S", 0.01)
+    monkeypatch.setattr("publishers.mqtt.refusals.MIN_REFUSAL_S", 0.1)
+    birth = Outgoing(topic="status", payload=b"online", qos=1, retain=True)
+    full = ClosingBroker(refuses=lambda _: True)
+    async with serving(full) as broker, MqttClient(url=broker.url, birth=lambda: [birth]) as bus:
+        bus.publish("limit", b"250", qos=1, retain=True)
+        assert await bus.flush(10.0)
+        assert broker.taken == []
+        broker.refuses = lambda _: False
+        await eventually(lambda: topics(broker) == {"status", "limit"})
+
+
 async def test_several_messages_that_are_refused_are_all_found() -> None:
     async with serving(ClosingBroker(refuses=is_long)) as broker, MqttClient(url=broker.url) as bus:
         for number in range(60):

@@ -74,6 +74,16 @@ async def test_a_message_that_is_too_long_costs_itself_alone(
     assert sum("metric/9: " in line for line in caplog.messages) == 1
 
 
+async def test_a_broker_that_crashes_again_and_again_refuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = [Outgoing(topic=f"metric/{number}", payload=b"1", qos=1) for number in range(3)]
+    async with serving(ClosingBroker(n_crashes=6)) as broker:
+        connection = await asyncio.to_thread(use, broker.url, metrics)
+        assert broker.taken == metrics
+        assert broker.n_crashes == 0
+        connection.close()
+    assert "dropped" not in caplog.text
+
+
 async def test_iterations_that_are_too_long_are_not_sent_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     iterations = Outgoing(topic="iterations", payload=bytes(2 * MAX_BYTES))
     async with serving(ClosingBroker(refuses=is_long)) as broker:

@@ -109,14 +109,3 @@ def test_an_outbox_never_holds_more_than_its_size(puts: list[tuple[str, bool]], 
         assert len(outbox) <= size
     n_superseded = sum(retain for _, retain in puts) - len({topic for topic, retain in puts if retain})
     assert len(outbox) + outbox.dropped + n_superseded >= len(puts)
-
-
-async def test_what_the_broker_refuses_leaves_nothing_to_be_sent_again() -> None:
-    outbox = Outbox(10)
-    for message in (state("limit", 1), state("limit", 2)):
-        outbox.put(message, latest_only=False)
-    outbox.acknowledge((await outbox.get())[0])
-    outbox.discard((await outbox.get())[0])
-    assert outbox.settled.is_set()
-    outbox.requeue_retained(except_topics=())
-    assert await drain(outbox) == []

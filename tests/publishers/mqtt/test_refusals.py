@@ -4,7 +4,7 @@ import pytest
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_limits import BrokerLimits
-from publishers.mqtt.refusals import REFUSED_FOR_S, Refusals
+from publishers.mqtt.refusals import MAX_REFUSAL_S, MIN_REFUSAL_S, Refusals
 
 CULPRIT = Outgoing(topic="big", payload=bytes(5_000), qos=1)
 
@@ -14,7 +14,8 @@ def message(topic: str, qos: int = 1) -> Outgoing:
 
 
 def close(refusals: Refusals, *sent: Outgoing) -> None:
-    """Send messages, and lose the connection."""
+    """Send messages to a broker that has answered before, and lose the connection."""
+    refusals.on_answered()
     for each in sent:
         admitted = refusals.admit(each)
         assert admitted is not None
@@ -65,6 +66,16 @@ def test_an_acknowledged_message_is_cleared_however_often_connections_end(refusa
     assert refusals.admit(CULPRIT) == CULPRIT
 
 
+def test_a_broker_that_has_answered_nothing_blames_nobody(refusals: Refusals) -> None:
+    for _ in range(5):
+        refusals.on_sent(CULPRIT)
+        refusals.on_connection_lost(by_broker=True)
+        assert refusals.awaits_answer
+    refusals.on_answered()
+    assert not refusals.awaits_answer
+    assert refusals.admit(CULPRIT) == CULPRIT
+
+
 def test_a_silent_network_blames_nobody(refusals: Refusals) -> None:
     for _ in range(5):
         refusals.on_sent(CULPRIT)
@@ -102,13 +113,20 @@ def test_shorter_messages_of_the_topic_still_pass(refusals: Refusals) -> None:
     assert refusals.admit(message("big")) == message("big")
 
 
-def test_after_an_hour_one_more_try_is_made_and_one_close_ends_it(refusals: Refusals, clock_s: list[float]) -> None:
+def test_after_a_minute_and_then_ever_later_one_more_try_is_made(refusals: Refusals, clock_s: list[float]) -> None:
     close(refusals, CULPRIT)
-    close(refusals, CULPRIT)
-    clock_s[0] += REFUSED_FOR_S
-    assert refusals.is_suspect("big")
-    close(refusals, CULPRIT)
-    assert refusals.admit(CULPRIT) is None
+    refusals_s = []
+    for _ in range(8):
+        close(refusals, CULPRIT)
+        began_s = clock_s[0]
+        while refusals.admit(CULPRIT) is None:
+            assert not refusals.pop_ended()
+            clock_s[0] += 10.0
+        assert refusals.pop_ended()
+        assert not refusals.pop_ended()
+        assert refusals.is_suspect("big")
+        refusals_s.append(clock_s[0] - began_s)
+    assert refusals_s == [MIN_REFUSAL_S, 120.0, 240.0, 480.0, 960.0, 1_920.0, MAX_REFUSAL_S, MAX_REFUSAL_S]
 
 
 def test_a_message_over_the_stated_limit_is_dropped_and_named_once(
