@@ -81,7 +81,7 @@ def packet_bytes(message: Outgoing) -> int:
 
 
 def fetch_limits(address: BrokerAddress, *, identifier: str, timeout_s: float = 3.0) -> BrokerLimits | None:
-    """Connect in MQTT 5 and return what the broker states: nothing where it only speaks 3.1.1; None: it is not there.
+    """Connect in MQTT 5 and return what the broker states; None where it is not there, or speaks 3.1.1 alone.
 
     Args:
         address: the broker.
@@ -108,7 +108,7 @@ def fetch_limits(address: BrokerAddress, *, identifier: str, timeout_s: float = 
         if (sock := client.socket()) is not None:
             sock.close()
     accepted = [properties for reason, properties in answers if not reason.is_failure]
-    return BrokerLimits.of(accepted[0]) if accepted else BrokerLimits()
+    return BrokerLimits.of(accepted[0]) if accepted else None
 
 
 def _read_answer(client: Client, answers: list[Any], *, deadline_s: float) -> None:

@@ -8,7 +8,7 @@ used where the broker speaks it: it tells a writer that it has been refused. Nee
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5, MQTTv311
@@ -202,6 +202,7 @@ class _Probe:
         self.tells_refusals = True
         self.limits = BrokerLimits()
         self._timeout_s = timeout_s
+        self._filters: set[str] = set()
         self._received: list[MQTTMessage] = []
         self._answers: dict[int | None, ReasonCode] = {}
         self._reasons: list[ReasonCode] = []
@@ -217,7 +218,8 @@ class _Probe:
 
     def subscribe(self, filters: Iterable[str]) -> None:
         """Subscribe to filters at QoS 1, and wait for the broker's answer."""
-        pairs = [(each, 1) for each in sorted(filters)]
+        self._filters = set(filters)
+        pairs = [(each, 1) for each in sorted(self._filters)]
         if self._client is not None and pairs:
             _, mid = self._client.subscribe(pairs)
             _run([self], until=lambda: mid in self._answers, timeout_s=self._timeout_s)
@@ -240,6 +242,9 @@ class _Probe:
             return f"the broker refuses it: {reason}"
         if reason is None and not self._is_connected():
             self.connect(SettingNames())
+            self.subscribe(self._filters)
+            if message.retain and not self.publish(replace(route, retain=False), all_probes):
+                return "the broker closes the connection; without retain it takes it: allow retained messages"
             return "the broker closes the connection when it is published"
         return "" if is_answered else "the broker does not acknowledge it"
 

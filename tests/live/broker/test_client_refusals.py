@@ -140,10 +140,10 @@ async def test_at_a_broker_of_qos_0_messages_go_without_acknowledgement() -> Non
             BrokerLimits(max_packet_bytes=1_000, retain_available=False, max_qos=0),
         ),
         (b"", BrokerLimits()),
-        (None, BrokerLimits()),
+        (None, None),
     ],
 )
-async def test_a_broker_is_asked_for_its_limits(stated: bytes | None, limits: BrokerLimits) -> None:
+async def test_a_broker_is_asked_for_its_limits(stated: bytes | None, limits: BrokerLimits | None) -> None:
     async with serving(ClosingBroker(stated=stated)) as broker:
         address = BrokerAddress(url=broker.url)
         assert await asyncio.to_thread(fetch_limits, address, identifier="a", timeout_s=5.0) == limits
