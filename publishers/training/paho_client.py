@@ -84,7 +84,7 @@ class PahoConnection:
         self._unacknowledged_subscriptions: set[int | None] = set()
         self._refusal: ReasonCode | None = None
         self._refusals = Refusals(time.monotonic)
-        self._asks_limits = False
+        self._is_open = self._asks_limits = False
         self._waiting: deque[tuple[PahoReceipt, Outgoing]] = deque()  # at QoS 1
         self._in_flight: dict[int, tuple[int, PahoReceipt, Outgoing]] = {}  # the same, by message id
         self._will, self._client_id = will, f"gc{os.urandom(10).hex()}"
@@ -121,10 +121,10 @@ class PahoConnection:
         """Do what is due; wait for the network for at most `timeout_s`."""
         if self._client.socket() is not None:
             self._turn(timeout_s)
-            if self._client.socket() is None:
-                self._retry_later("the connection was lost", asks_limits=True)
-        elif time.monotonic() >= self._retry_at_s:
+        elif not self._is_open and time.monotonic() >= self._retry_at_s:
             self._connect()
+        if self._client.socket() is None and self._is_open:  # perhaps since the last `publish`
+            self._retry_later("the connection was lost", asks_limits=True)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
         """Send a message, or as much of it as the network takes now."""
@@ -154,8 +154,10 @@ class PahoConnection:
             receipt.refused = True
             return
         qos, retain = admitted.qos, admitted.retain
-        receipt.info = info = self._client.publish(message.topic, message.payload, qos=qos, retain=retain)
+        info = self._client.publish(message.topic, message.payload, qos=qos, retain=retain)
         number = self._refusals.on_sent(admitted)
+        if not qos or info.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:  # else it is not lost, but sent again
+            receipt.info = info
         if qos:
             self._in_flight[info.mid] = number, receipt, message
 
@@ -242,6 +244,7 @@ class PahoConnection:
             self._refusal = reason
             return
         self.connections += 1
+        self._is_open = True
         self.failure = None
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         self._unacknowledged_subscriptions = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
@@ -268,6 +271,7 @@ class PahoConnection:
 
     def _retry_later(self, reason: str, *, asks_limits: bool = False) -> None:
         self._drop()
+        self._is_open = False
         self._take_back_in_flight()
         self._asks_limits |= asks_limits
         self.failures += 1

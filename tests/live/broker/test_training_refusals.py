@@ -1,6 +1,7 @@
 """The training side's connection at a broker that refuses messages: each costs itself alone."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -82,6 +83,19 @@ async def test_a_broker_that_crashes_again_and_again_refuses_nothing(caplog: pyt
         assert broker.n_crashes == 0
         connection.close()
     assert "dropped" not in caplog.text
+
+
+async def test_a_loss_that_shows_in_publishing_is_a_loss_and_the_message_waits() -> None:
+    async with serving(ClosingBroker()) as broker:
+        connection = await asyncio.to_thread(use, broker.url, [])
+        connection._client.socket().shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]  # it is connected
+        receipt = connection.publish("metric", b"1", qos=1)
+        assert not receipt.done
+        connection.work()
+        assert connection.failures == 1
+        await asyncio.to_thread(work, connection, lambda: receipt.done)
+        assert [message.topic for message in broker.taken] == ["metric"]
+        connection.close()
 
 
 async def test_iterations_that_are_too_long_are_not_sent_for_ever(caplog: pytest.LogCaptureFixture) -> None:
