@@ -14,7 +14,7 @@ from controller.errors import ControllerError
 from policies.vocabulary.signal import Signal
 from publishers.messages.codec import Message, encode
 from publishers.messages.topics import RunKey
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.quotas import MessageQuotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

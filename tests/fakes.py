@@ -27,7 +27,7 @@ from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
 from publishers.messages.codec import Outgoing
 from publishers.messages.topics import DEFAULT_ROOT, RunKey, Topics
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.quotas import MessageQuotas
 
 MIDNIGHT_S = 1_700_006_400.0
 USER = "alice"

@@ -191,7 +191,8 @@ async def _check_bus(config: Config) -> list[Finding]:
         routes += training_routes(training)
         parties.append(Party(name=TRAINING, address=training.broker, names=BROKER_SETTINGS))
     report = await asyncio.to_thread(probe_routes, parties, routes)
-    findings = [Finding(what="broker", found=bus.url, fault=_with_url(bus.url, report.faults.get(NODE, "")))]
+    faults = [report.faults[NODE]] if NODE in report.faults else report.limits
+    findings = [Finding(what="broker", found=bus.url, fault="\n".join(f"{bus.url}: {fault}" for fault in faults))]
     if NODE in report.faults:
         return findings
     findings.append(_topics_of(NODE, report.results, topics))
@@ -229,10 +230,6 @@ def _topics_of(writer: str, results: Sequence[RouteResult], topics: Topics) -> F
     if unproven:
         found += f"; the broker does not tell about {', '.join(unproven)}, which nobody here may read"
     return Finding(what=f"topics of {writer}", found=found, fault="\n".join(faults))
-
-
-def _with_url(url: str, fault: str) -> str:
-    return f"{url}: {fault}" if fault else ""
 
 
 async def _check_signal(config: SignalConfig, *, now_s: float) -> list[Finding]:

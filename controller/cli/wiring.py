@@ -24,7 +24,7 @@ from publishers.messages.topics import Topics
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.client_id import stored_client_id
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.quotas import MessageQuotas
 from publishers.shared.boot_id import read_boot_id
 
 _LOGGER = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""How many runs and ranks one user and one job may have on a node; `publishers.mqtt.quotas` bounds their messages.
+"""How many runs and ranks one user and one job may have on a node; `mqtt.receiving.quotas` bounds their messages.
 
 Whoever takes too much is refused; nobody else is refused or evicted for it.
 """

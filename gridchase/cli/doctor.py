@@ -108,7 +108,7 @@ def _try_bus(settings: Settings) -> tuple[list[str], list[str]]:
     report = probe_routes([party], routes)
     if report.faults:
         return [], list(report.faults.values())
-    if faults := faults_of(report.results, Topics(settings.root)):
+    if faults := [*report.limits, *faults_of(report.results, Topics(settings.root))]:
         return [], faults
     n_told = sum(result.is_proven for result in report.results)
     notes = [f"{n_told} of the {len(routes)} topics that a training publishes arrive or are accepted by the broker"]

@@ -32,7 +32,7 @@ from publishers.messages.topics import Topics
 from publishers.mqtt.broker_address import BrokerAddressError
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.quotas import MessageQuotas
 from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.http import own_token
 

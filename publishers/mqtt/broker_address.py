@@ -188,6 +188,8 @@ class BrokerAddress:
                 problem = f"TLS with {at} failed: {error}"
             case TimeoutError():
                 return self.explain_silence()
+            case ConnectionAbortedError():
+                return self.explain_close()
             case OSError(filename=str(file)):
                 kind, remedy = FaultKind.TLS, "check {ca_file}"
                 problem = f"the file of certificate authorities, {file}, cannot be used: {error.strerror}"
@@ -213,6 +215,12 @@ class BrokerAddress:
         problem = f"{self.host_and_port} does not answer in time"
         remedy = f"check host, port and firewall; {self._tls_hint()}"
         return ConnectionFault(kind=FaultKind.TIMEOUT, problem=problem, remedy=remedy)
+
+    def explain_close(self) -> ConnectionFault:
+        """Return what it means that the connection is closed before the broker has answered CONNECT."""
+        problem = f"{self.host_and_port} closes the connection without an answer"
+        remedy = f"is it an MQTT broker, and what does its log say? {self._tls_hint()}"
+        return ConnectionFault(kind=FaultKind.OTHER, problem=problem, remedy=remedy)
 
     def _tls_hint(self) -> str:
         return "does it use TLS on this port?" if self.tls else "a broker with TLS needs mqtts://"

@@ -2,22 +2,21 @@
 
 Callers never wait for the broker: messages go to a bounded outbox and subscriptions are stored, connected or not. Each
 connection begins with the birth messages, then all subscriptions in one packet, then the outbox; after a reconnection
-also the latest retained messages, in case the broker has lost them. Handlers run synchronously, in the order of the
-messages. The client belongs to one event loop and is not thread-safe. With quotas, the messages of who sends too many
-are dropped unread: one sender's flood delays nobody else's.
+also the latest retained messages, in case the broker has lost them. What the broker refuses costs that message alone,
+see `Refusals`. Handlers run synchronously, in the order of the messages. The client belongs to one event loop and is
+not thread-safe. With quotas, the messages of who sends too many are dropped unread: one sender's flood delays nobody
+else's.
 
 A broker sends its answers behind whatever it sent before. So a connection is given up when an answer is due and
 *nothing* has come for ten seconds: however long a backlog is, it only delays the answers behind it.
 """
 
 import asyncio
-import errno
 import logging
 import math
 import random
 import secrets
-import socket
-import ssl
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
@@ -25,38 +24,35 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import aiomqtt
-from aiomqtt.exceptions import MqttCodeError, MqttConnectError
-from paho.mqtt import client as paho
-from paho.mqtt.enums import MessageType
 
 from publishers.messages.codec import Outgoing
+from publishers.mqtt.aiomqtt_client import (
+    MAX_IN_FLIGHT,
+    OPERATION_TIMEOUT_S,
+    explain,
+    install_quiet_handler,
+    open_client,
+    receive,
+)
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
+from publishers.mqtt.broker_limits import fetch_limits
 from publishers.mqtt.client_id import new_client_id
-from publishers.mqtt.dispatcher import Dispatcher, Handler
-from publishers.mqtt.metered_socket import MeteredSocket
-from publishers.mqtt.outbox import Outbox
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.dispatcher import Dispatcher, Handler
+from publishers.mqtt.receiving.quotas import MessageQuotas
+from publishers.mqtt.sending.outbox import Outbox
+from publishers.mqtt.sending.refusals import Refusals
 
 __all__ = ["Handler", "MqttClient", "Outgoing", "probe_broker"]
 
 OUTBOX_SIZE: Final = 4_096
-KEEPALIVE_S: Final = 15
-OPERATION_TIMEOUT_S: Final = 10.0
-"""How long a broker that owes an answer may say nothing at all."""
 DISCONNECT_TIMEOUT_S: Final = 2.0
 MAX_RETRY_DELAY_S: Final = 30.0
-MAX_IN_FLIGHT: Final = 64
-"""Messages that may be on their way without an acknowledgement."""
 _FIRST_RETRY_DELAY_S: Final = 0.25
 _STABLE_S: Final = 5.0
 """After a connection that lasted this long the retries begin with short delays again."""
 _SUBSCRIPTION_FAILED: Final = 128
 _WATCH_PERIOD_S: Final = 0.5
-_NO_DELAY: Final = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
-"""Without it a round trip at QoS 1 takes 44 ms longer: Nagle's algorithm waits for a delayed acknowledgement."""
 _LOGGER = logging.getLogger(__name__)
-_AIOMQTT_LOGGER = logging.getLogger(f"{__name__}.aiomqtt")
-_AIOMQTT_LOGGER.setLevel(logging.CRITICAL)  # this module logs each change of the connection itself
 
 
 class MqttClient:
@@ -103,9 +99,10 @@ class MqttClient:
         # before our birth. Under a new id the old will would come after it, and stay.
         self._identifier = identifier or new_client_id()
         self._will = will
-        self._birth = birth
+        self._birth: Callable[[], Iterable[Outgoing]] = birth or tuple
         self._dispatcher = Dispatcher()
         self._outbox = Outbox(OUTBOX_SIZE)
+        self._refusals, self._asks_limits = Refusals(time.monotonic), False
         self._subscriptions_changed = asyncio.Event()
         self._n_unanswered = 0
         self._heard_s = 0.0
@@ -205,8 +202,11 @@ class MqttClient:
                 await self._run_session()
             except* (aiomqtt.MqttError, OSError) as errors:
                 fault = explain(self._address, _first(errors))
+            closed = fault is not None and fault.kind is FaultKind.OTHER
+            self._refusals.on_connection_lost(by_broker=closed)
             if fault is not None:
                 self._report(fault)
+                self._asks_limits |= closed or fault.kind is FaultKind.TIMEOUT
             if self._is_leaving:  # a failure to disconnect must not undo that we are leaving
                 return
             attempt = 0 if loop.time() - began_s > _STABLE_S else attempt + 1
@@ -217,24 +217,26 @@ class MqttClient:
         try:
             async with AsyncExitStack() as stack:
                 with self._connecting():
+                    await self._ask_limits()
                     tls = await asyncio.to_thread(self._address.tls_context)
+                    will = self._will and self._refusals.admit(self._will)
                     client = await stack.enter_async_context(
                         open_client(
                             self._address,
                             tls,
                             self._on_message,
                             identifier=self._identifier,
-                            will=self._will,
+                            will=will,
                             allows=None if self.quotas is None else partial(self._allows, self.quotas),
                         )
                     )
                 async with asyncio.TaskGroup() as tasks:
-                    watch = tasks.create_task(self._watch(), name="mqtt: watch")
+                    watches = [tasks.create_task(each, name="mqtt: watch") for each in (self._watch(), receive(client))]
                     await self._announce(client)
                     if self._is_leaving:  # a cancellation may get lost that comes together with an acknowledgement
-                        watch.cancel()
+                        for watch in watches:
+                            watch.cancel()
                         return
-                    tasks.create_task(receive(client), name="mqtt: receive")
                     tasks.create_task(self._send(client, tasks), name="mqtt: send")
                     tasks.create_task(self._keep_subscribed(client), name="mqtt: subscribe")
         finally:
@@ -246,6 +248,14 @@ class MqttClient:
         """Return whether a message is to be read; one that is not is a sign of life all the same."""
         self._heard_s = asyncio.get_running_loop().time()
         return quotas.allows(topic, self._heard_s)
+
+    async def _ask_limits(self) -> None:
+        """Ask for the broker's limits after it has closed a connection, until it answers."""
+        if self._asks_limits:
+            limits = await asyncio.to_thread(fetch_limits, self._address, identifier=self._identifier)
+            if limits is not None:
+                self._refusals.set_limits(limits)
+                self._asks_limits = False
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:
         self._heard_s = asyncio.get_running_loop().time()
@@ -263,12 +273,16 @@ class MqttClient:
         return answer
 
     async def _watch(self) -> None:
-        """Raise where an answer is due and nothing has come. Answers to pings are paho's affair: it counts alike."""
+        """Raise where an answer is due and nothing has come, pings (paho's affair) apart; try refused state again."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
             if self._n_unanswered and loop.time() - self._heard_s >= OPERATION_TIMEOUT_S:
                 raise aiomqtt.MqttError("Operation timed out")
+            if self._refusals.pop_ended():
+                self._outbox.requeue_retained(except_topics=())
+                for message in self._birth():
+                    self._outbox.put(message, latest_only=True)
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -281,7 +295,10 @@ class MqttClient:
 
     async def _announce(self, client: aiomqtt.Client) -> None:
         """Publish the birth messages, queue the retained ones again and subscribe."""
-        births = list(self._birth()) if self._birth else []
+        if self._refusals.awaits_answer:
+            await self._answered(client.unsubscribe(self._identifier, timeout=math.inf))
+            self._refusals.on_answered()
+        births = list(self._birth())
         for message in births:
             await self._publish(client, message)
         self._outbox.requeue_retained(except_topics={message.topic for message in births})
@@ -317,6 +334,12 @@ class MqttClient:
         while True:
             await in_flight.acquire()
             number, message = await self._outbox.get()
+            if self._refusals.is_suspect(message.topic):
+                for _ in range(MAX_IN_FLIGHT - 1):  # it goes alone
+                    await in_flight.acquire()
+                await self._transmit(client, number, message, in_flight)
+                in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+                continue
             tasks.create_task(self._transmit(client, number, message, in_flight), name="mqtt: transmit")
             await asyncio.sleep(0)  # so that messages are on the wire in their order, and others get their turn
 
@@ -329,9 +352,14 @@ class MqttClient:
         in_flight.release()
 
     async def _publish(self, client: aiomqtt.Client, message: Outgoing) -> None:
-        await self._answered(
-            client.publish(message.topic, message.payload, message.qos, message.retain, timeout=math.inf)
-        )
+        """Publish a message, unless the broker does not take it."""
+        sent = self._refusals.admit(message)
+        if sent is None:
+            return
+        number = self._refusals.on_sent(sent)
+        await self._answered(client.publish(sent.topic, sent.payload, sent.qos, sent.retain, timeout=math.inf))
+        if sent.qos:
+            self._refusals.on_acknowledged(number)
 
     def _report(self, fault: ConnectionFault) -> None:
         """Log each kind of fault once between two connections."""
@@ -386,107 +414,3 @@ async def probe_broker(
     except (aiomqtt.MqttError, OSError) as error:
         return explain(address, error).sentence(setting_names or SettingNames())
     return None
-
-
-def open_client(
-    address: BrokerAddress,
-    tls: ssl.SSLContext | None,
-    dispatch: Callable[[str, bytes, bool], None],
-    *,
-    identifier: str | None = None,
-    will: Outgoing | None = None,
-    timeout_s: float = OPERATION_TIMEOUT_S,
-    allows: Callable[[bytes], bool] | None = None,
-) -> aiomqtt.Client:
-    """Return a client that is not entered yet, for one connection: used again it would resend what the outbox resends.
-
-    `dispatch` is called at once with the topic, the payload and the retain flag of each message that `allows` lets
-    through by its topic.
-    """
-
-    class DispatchQueue(asyncio.Queue[aiomqtt.Message]):
-        """The client's queue, without the queue: no task for each message, and nothing that grows."""
-
-        def put_nowait(self, item: aiomqtt.Message) -> None:
-            dispatch(item.topic.value, item.payload, item.retain)
-
-    class MeteredClient(aiomqtt.Client):
-        """Reads through a socket that drops what is too much."""
-
-        def _on_socket_open(self, client: paho.Client, userdata: Any, sock: Any) -> None:  # noqa: ANN401 — paho's own
-            if allows is not None:
-                acknowledge = partial(_acknowledge, client)
-                sock = client._sock = MeteredSocket(sock, allows, acknowledge)  # noqa: SLF001 — paho takes no socket
-            super()._on_socket_open(client, userdata, sock)
-
-    client = MeteredClient(
-        address.host,
-        address.port,
-        username=address.username or None,
-        password=address.password or None,
-        logger=_AIOMQTT_LOGGER,
-        identifier=identifier,
-        queue_type=DispatchQueue,
-        will=None if will is None else aiomqtt.Will(will.topic, will.payload, will.qos, will.retain),
-        timeout=timeout_s,
-        keepalive=KEEPALIVE_S,
-        max_inflight_messages=MAX_IN_FLIGHT,
-        tls_context=tls,
-        socket_options=_NO_DELAY,
-    )
-    client.pending_calls_threshold = MAX_IN_FLIGHT
-    return client
-
-
-def _acknowledge(client: paho.Client, packets: bytes) -> None:
-    """Send acknowledgements behind what paho is writing; it never looks into them."""
-    client._packet_queue(MessageType.PUBACK, packets, 0, 0)  # noqa: SLF001 — `ack` costs as much as reading the message
-
-
-async def receive(client: aiomqtt.Client) -> None:
-    """Never return: raise MqttError when the connection ends. The messages themselves go to the dispatch queue."""
-    async for _ in client.messages:
-        pass
-
-
-def explain(address: BrokerAddress, error: BaseException) -> ConnectionFault:
-    """Return what an error of aiomqtt, or one beneath it, means."""
-    if isinstance(error, MqttConnectError):
-        return address.explain_refusal(error.rc)
-    beneath = error.__cause__ or error.__context__
-    if isinstance(error, aiomqtt.MqttError) and not isinstance(error, MqttCodeError):
-        if beneath is not None:  # aiomqtt turns every OSError into an MqttError with the same words
-            return explain(address, beneath)
-        if "timed out" in str(error):
-            return address.explain_silence()
-    return address.explain(error)
-
-
-class _QuietExceptionHandler:
-    """An exception handler of the loop that leaves out what aiomqtt reports although it is handled.
-
-    When a connection breaks, a call to watch its socket may still be in the loop's queue: a bad file descriptor,
-    harmless. A connection may end with an error that no task awaits any more. And one that was given up while it
-    opened finds its future cancelled when the broker closes it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._inner = loop.get_exception_handler()
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error, message = context.get("exception"), str(context.get("message"))
-        late_watch = isinstance(error, OSError) and error.errno == errno.EBADF and "_writer" in message
-        unawaited_end = isinstance(error, aiomqtt.MqttError) and "never retrieved" in message
-        given_up = isinstance(error, asyncio.CancelledError) and "in callback" in message
-        if late_watch or unawaited_end or given_up:
-            return
-        if self._inner is None:
-            loop.default_exception_handler(context)
-        else:
-            self._inner(loop, context)
-
-
-def install_quiet_handler(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep aiomqtt's harmless noise from the loop's exception handler; once is enough for a loop."""
-    if not isinstance(loop.get_exception_handler(), _QuietExceptionHandler):
-        loop.set_exception_handler(_QuietExceptionHandler(loop))

@@ -12,12 +12,17 @@ class Receipt(Protocol):
 
     @property
     def done(self) -> bool:
-        """Return whether it has left (QoS 0), was acknowledged (QoS 1), or is lost."""
+        """Return whether it has left (QoS 0), was acknowledged (QoS 1), is refused, or is lost."""
         ...
 
     @property
     def lost(self) -> bool:
-        """Return whether it is known to be lost."""
+        """Return whether it is known to be lost, so that it may be sent again."""
+        ...
+
+    @property
+    def refused(self) -> bool:
+        """Return whether the broker does not take it, so that it must not be sent again."""
         ...
 
 

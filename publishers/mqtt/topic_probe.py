@@ -8,7 +8,7 @@ used where the broker speaks it: it tells a writer that it has been refused. Nee
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5, MQTTv311
@@ -17,6 +17,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BAD_CREDENTIALS, BrokerAddress, SettingNames
+from publishers.mqtt.broker_limits import BrokerLimits
 
 _TURN_S: Final = 0.01
 _SETTLE_S: Final = 0.1
@@ -78,10 +79,17 @@ class RouteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReport:
-    """The result of each route, and why a party could not connect, by its name; its routes have no result then."""
+    """What was found.
+
+    Attributes:
+        results: the result of each route.
+        faults: why a party could not connect, by its name; its routes have no result then.
+        limits: what the broker states that it does not take, in a sentence each.
+    """
 
     results: Sequence[RouteResult]
     faults: Mapping[str, str]
+    limits: Sequence[str] = ()
 
 
 def probe_routes(parties: Iterable[Party], routes: Sequence[Route], *, timeout_s: float = 3.0) -> ProbeReport:
@@ -102,7 +110,8 @@ def probe_routes(parties: Iterable[Party], routes: Sequence[Route], *, timeout_s
                 faults[party.name] = fault
         usable = [route for route in routes if route.writer in connected and route.writer not in faults]
         ready = {name: probe for name, probe in connected.items() if name not in faults}
-        return ProbeReport(results=_send(ready, usable, timeout_s=timeout_s), faults=faults)
+        limits = dict.fromkeys(fault for probe in ready.values() for fault in probe.limits.faults)
+        return ProbeReport(results=_send(ready, usable, timeout_s=timeout_s), faults=faults, limits=tuple(limits))
     finally:
         for probe in connected.values():
             probe.close()
@@ -119,7 +128,8 @@ def _send(ready: Mapping[str, "_Probe"], routes: Sequence[Route], *, timeout_s: 
 
     _run(ready.values(), until=lambda: all(has_arrived(*pair) for pair in readers), timeout_s=timeout_s)
     _run(ready.values(), until=lambda: False, timeout_s=_SETTLE_S)
-    late = _late_readers(ready, [pair for pair in readers if pair[0].retain], timeout_s=timeout_s)
+    retained = [pair for pair in readers if pair[0].retain and ready[pair[0].writer].limits.retain_available]
+    late = _late_readers(ready, retained, timeout_s=timeout_s)
     results = [_result(route, ready, refusals[route.topic], late) for route in routes]
     for route in routes:
         if route.retain:
@@ -152,7 +162,8 @@ def _late_readers(
 def _result(route: Route, ready: Mapping[str, "_Probe"], refusal: str, late: Mapping[str, "_Probe"]) -> RouteResult:
     names = [name for name in route.readers if name in ready]
     seen = [name for name in names if ready[name].copies_of(route)]
-    forgotten = [name for name in seen if not late[name].copies_of(route)] if route.retain and not refusal else []
+    is_retained = route.retain and not refusal and ready[route.writer].limits.retain_available
+    forgotten = [name for name in seen if not late[name].copies_of(route)] if is_retained else []
     remarks = []
     for name in seen:
         topics = {message.topic for message in ready[name].copies_of(route)}
@@ -189,7 +200,9 @@ class _Probe:
     def __init__(self, address: BrokerAddress, *, timeout_s: float) -> None:
         self.address = address
         self.tells_refusals = True
+        self.limits = BrokerLimits()
         self._timeout_s = timeout_s
+        self._filters: set[str] = set()
         self._received: list[MQTTMessage] = []
         self._answers: dict[int | None, ReasonCode] = {}
         self._reasons: list[ReasonCode] = []
@@ -205,15 +218,21 @@ class _Probe:
 
     def subscribe(self, filters: Iterable[str]) -> None:
         """Subscribe to filters at QoS 1, and wait for the broker's answer."""
-        pairs = [(each, 1) for each in sorted(filters)]
+        self._filters = set(filters)
+        pairs = [(each, 1) for each in sorted(self._filters)]
         if self._client is not None and pairs:
             _, mid = self._client.subscribe(pairs)
             _run([self], until=lambda: mid in self._answers, timeout_s=self._timeout_s)
 
     def publish(self, route: Route, all_probes: Iterable["_Probe"]) -> str:
         """Publish a message, and wait until the broker has taken it; return why it has not, or ""."""
-        mid = self._publish(route.topic, route.payload, qos=route.qos, retain=route.retain)
-        if route.qos == 0:
+        message = self.limits.fit(
+            Outgoing(topic=route.topic, payload=route.payload, qos=route.qos, retain=route.retain)
+        )
+        if excess := self.limits.excess(message):
+            return excess
+        mid = self._publish(message)
+        if message.qos == 0:
             return ""
         is_answered = _run(
             all_probes, until=lambda: mid in self._answers or not self._is_connected(), timeout_s=self._timeout_s
@@ -223,6 +242,9 @@ class _Probe:
             return f"the broker refuses it: {reason}"
         if reason is None and not self._is_connected():
             self.connect(SettingNames())
+            self.subscribe(self._filters)
+            if message.retain and not self.publish(replace(route, retain=False), all_probes):
+                return "the broker closes the connection; without retain it takes it: allow retained messages"
             return "the broker closes the connection when it is published"
         return "" if is_answered else "the broker does not acknowledge it"
 
@@ -233,7 +255,8 @@ class _Probe:
 
     def send(self, message: Outgoing) -> None:
         """Publish a message, and wait until the broker has acknowledged it, where it does."""
-        mid = self._publish(message.topic, message.payload, qos=message.qos, retain=message.retain)
+        message = self.limits.fit(message)
+        mid = self._publish(message)
         if message.qos:
             _run([self], until=lambda: mid in self._answers or not self._is_connected(), timeout_s=self._timeout_s)
 
@@ -277,20 +300,22 @@ class _Probe:
         if self._reasons and not refusals:
             return ""
         self._client = None
-        fault = self.address.explain_refusal(refusals[0]) if refusals else self.address.explain_silence()
-        return fault.sentence(names)
+        address = self.address
+        unanswered = address.explain_silence() if client.socket() is not None else address.explain_close()
+        return (address.explain_refusal(refusals[0]) if refusals else unanswered).sentence(names)
 
-    def _publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> int | None:
+    def _publish(self, message: Outgoing) -> int | None:
         if self._client is None:
             return None
-        info = self._client.publish(topic, payload, qos=qos, retain=retain)
+        info = self._client.publish(message.topic, message.payload, qos=message.qos, retain=message.retain)
         return info.mid if info.rc == MQTTErrorCode.MQTT_ERR_SUCCESS else None
 
     def _is_connected(self) -> bool:
         return self._client is not None and self._client.is_connected()
 
-    def _on_connect(self, _client: Client, _data: object, _flags: object, reason: ReasonCode, _more: Any) -> None:  # noqa: ANN401
+    def _on_connect(self, _client: Client, _data: object, _flags: object, reason: ReasonCode, stated: Any) -> None:  # noqa: ANN401
         self._reasons.append(reason)
+        self.limits = BrokerLimits.of(stated)
 
     def _on_answer(self, mid: int, reason: ReasonCode) -> None:
         self._answers[mid] = reason

@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.broker_limits import fetch_limits
+from publishers.mqtt.sending.refusals import Refusals
 from publishers.training.settings import BROKER_SETTINGS
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -28,6 +31,7 @@ KEEPALIVE_S: Final = 60
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_QUEUED: Final = 64
+_MAX_IN_FLIGHT: Final = 20
 _MAX_READ: Final = 64
 """Messages read in one turn: many may have arrived since the last flush, and a client may flood us."""
 
@@ -44,24 +48,28 @@ class _ClosingSocket(ssl.SSLSocket):
 
 
 class PahoReceipt:
-    """The fate of a message handed to paho."""
+    """The fate of a message; `info` is paho's part of it, once it has it."""
 
-    def __init__(self, info: MQTTMessageInfo) -> None:
-        self._info = info
+    def __init__(self) -> None:
+        self.info: MQTTMessageInfo | None = None
+        self.refused = self.is_lost = False
 
     @property
     def done(self) -> bool:
-        """Return whether it has left (QoS 0), was acknowledged (QoS 1), or is lost."""
-        return self.lost or self._info.is_published()
+        """Return whether it has left (QoS 0), was acknowledged (QoS 1), is refused, or is lost."""
+        return self.refused or self.lost or (self.info is not None and self.info.is_published())
 
     @property
     def lost(self) -> bool:
         """Return whether it is known to be lost."""
-        return self._info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS
+        return self.is_lost or (self.info is not None and self.info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS)
 
 
 class PahoConnection:
-    """A connection to an MQTT 3.1.1 broker that reconnects by itself, after 1, 2, 4 … 30 s."""
+    """A connection to an MQTT 3.1.1 broker that reconnects by itself, after 1, 2, 4 … 30 s.
+
+    What the broker refuses costs that message alone, see `Refusals`.
+    """
 
     def __init__(self, broker: BrokerAddress, will: Outgoing) -> None:
         """Prepare it; the first `work` connects.
@@ -75,14 +83,17 @@ class PahoConnection:
         self._topics: list[str] = []
         self._unacknowledged_subscriptions: set[int | None] = set()
         self._refusal: ReasonCode | None = None
+        self._refusals = Refusals(time.monotonic)
+        self._is_open = self._asks_limits = False
+        self._waiting: deque[tuple[PahoReceipt, Outgoing]] = deque()  # at QoS 1
+        self._in_flight: dict[int, tuple[int, PahoReceipt, Outgoing]] = {}  # the same, by message id
+        self._will, self._client_id = will, f"gc{os.urandom(10).hex()}"
         self._retry_at_s = 0.0
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         # 23 characters: what every broker must accept. Random: of two clients with one id the broker ends one.
-        self._client = client = Client(
-            CallbackAPIVersion.VERSION2, client_id=f"gc{os.urandom(10).hex()}", protocol=MQTTv311
-        )
+        self._client = client = Client(CallbackAPIVersion.VERSION2, client_id=self._client_id, protocol=MQTTv311)
         client.connect_timeout = CONNECT_TIMEOUT_S
-        client.max_queued_messages_set(_MAX_QUEUED)
+        client.max_inflight_messages_set(_MAX_IN_FLIGHT)
         client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
         if broker.username:
             client.username_pw_set(broker.username, broker.password or None)
@@ -93,6 +104,8 @@ class PahoConnection:
         client.on_socket_open = _set_no_delay
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
+        client.on_unsubscribe = self._on_unsubscribe
+        client.on_publish = self._on_publish
         self._drop()
         _OPEN.add(self)
 
@@ -108,14 +121,45 @@ class PahoConnection:
         """Do what is due; wait for the network for at most `timeout_s`."""
         if self._client.socket() is not None:
             self._turn(timeout_s)
-            if self._client.socket() is None:
-                self._retry_later("the connection was lost")
-        elif time.monotonic() >= self._retry_at_s:
+        elif not self._is_open and time.monotonic() >= self._retry_at_s:
             self._connect()
+        if self._client.socket() is None and self._is_open:  # perhaps since the last `publish`
+            self._retry_later("the connection was lost", asks_limits=True)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
         """Send a message, or as much of it as the network takes now."""
-        return PahoReceipt(self._client.publish(topic, payload, qos=qos, retain=retain))
+        receipt, message = PahoReceipt(), Outgoing(topic=topic, payload=payload, qos=qos, retain=retain)
+        if not qos and not self._refusals.is_suspect(topic):
+            self._transmit(receipt, message)
+        elif len(self._waiting) + len(self._in_flight) < _MAX_QUEUED:
+            self._waiting.append((receipt, message))
+            self._send_waiting()
+        else:
+            receipt.is_lost = True
+        return receipt
+
+    def _send_waiting(self) -> None:
+        """Send what waits, as far as messages may be under way; one that is suspect goes alone."""
+        if self._refusals.awaits_answer or not self.is_connected():
+            return
+        while self._waiting and len(self._in_flight) < _MAX_IN_FLIGHT:
+            topics = (self._waiting[0][1].topic, *(message.topic for _, _, message in self._in_flight.values()))
+            if self._in_flight and any(map(self._refusals.is_suspect, topics)):
+                return
+            self._transmit(*self._waiting.popleft())
+
+    def _transmit(self, receipt: PahoReceipt, message: Outgoing) -> None:
+        admitted = self._refusals.admit(message)
+        if admitted is None:
+            receipt.refused = True
+            return
+        qos, retain = admitted.qos, admitted.retain
+        info = self._client.publish(message.topic, message.payload, qos=qos, retain=retain)
+        number = self._refusals.on_sent(admitted)
+        if not qos or info.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:  # else it is not lost, but sent again
+            receipt.info = info
+        if qos:
+            self._in_flight[info.mid] = number, receipt, message
 
     def subscribe(self, topic: str, handler: Callable[[bytes], None]) -> None:
         """Call `handler(payload)` for each message at `topic`, on this connection and every later one."""
@@ -141,6 +185,8 @@ class PahoConnection:
 
     def _connect(self) -> None:
         """Try once, and wait for the broker's answer."""
+        if self._asks_limits:
+            self._ask_limits()
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         try:
             self._client.reconnect()
@@ -151,8 +197,27 @@ class PahoConnection:
             return
         if not self.is_connected():
             refusal, broker = self._refusal, self._broker
-            fault = broker.explain_silence() if refusal is None else broker.explain_refusal(refusal)
-            self._retry_later(fault.sentence(BROKER_SETTINGS))
+            unanswered = broker.explain_silence() if self._client.socket() is not None else broker.explain_close()
+            fault = unanswered if refusal is None else broker.explain_refusal(refusal)
+            self._retry_later(fault.sentence(BROKER_SETTINGS), asks_limits=refusal is None)
+
+    def _take_back_in_flight(self) -> None:
+        """Let what was not acknowledged wait again, before everything else; paho would send it again by itself."""
+        self._refusals.on_connection_lost(by_broker=True)
+        self._waiting.extendleft((receipt, message) for _, receipt, message in reversed(self._in_flight.values()))
+        self._in_flight.clear()
+        getattr(self._client, "_out_messages", {}).clear()  # paho has no call that takes a message back
+
+    def _ask_limits(self) -> None:
+        """Ask for the broker's limits after it has closed a connection, until it answers."""
+        limits = fetch_limits(self._broker, identifier=self._client_id)
+        if limits is None:
+            return
+        self._asks_limits = False
+        self._refusals.set_limits(limits)
+        self._client.will_clear()
+        if will := self._refusals.admit(self._will):
+            self._client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
 
     def _turn(self, timeout_s: float) -> None:
         """Read what there is, write and ping once; an error closes the socket."""
@@ -179,17 +244,36 @@ class PahoConnection:
             self._refusal = reason
             return
         self.connections += 1
+        self._is_open = True
         self.failure = None
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         self._unacknowledged_subscriptions = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
+        if self._refusals.awaits_answer:
+            self._client.unsubscribe(self._client_id)
+        self._send_waiting()
+
+    def _on_unsubscribe(
+        self, _client: Client, _userdata: object, _mid: int, _reasons: object, _properties: object
+    ) -> None:
+        self._refusals.on_answered()
+        self._send_waiting()
+
+    def _on_publish(self, _client: Client, _userdata: object, mid: int, _reason: object, _properties: object) -> None:
+        sent = self._in_flight.pop(mid, None)
+        if sent is not None:
+            self._refusals.on_acknowledged(sent[0])
+            self._send_waiting()
 
     def _on_subscribe(
         self, _client: Client, _userdata: object, mid: int, _reasons: object, _properties: object
     ) -> None:
         self._unacknowledged_subscriptions.discard(mid)
 
-    def _retry_later(self, reason: str) -> None:
+    def _retry_later(self, reason: str, *, asks_limits: bool = False) -> None:
         self._drop()
+        self._is_open = False
+        self._take_back_in_flight()
+        self._asks_limits |= asks_limits
         self.failures += 1
         self.failure, self._refusal = reason, None
         self._retry_at_s = time.monotonic() + self._retry_delay_s

@@ -88,12 +88,14 @@ class IterationQueue:
         return len(self._waiting) < n_before
 
     def collect_receipts(self) -> None:
-        """Forget the messages that have left; queue those again that are lost, because the broker went away."""
+        """Forget the messages that have left, count what is refused, and queue again what is lost with the broker."""
         lost = []
         while self._in_flight and self._in_flight[0][0].done:
             receipt, segment, dropped = self._in_flight.popleft()
             if receipt.lost:
                 lost.append((segment, dropped))
+            elif receipt.refused:
+                self._dropped += len(segment.ends_ns)
         self._waiting.extendleft(reversed(lost))
 
     def _drain_recorder(self) -> None:

@@ -11,8 +11,9 @@ import pytest
 from amqtt.broker import Broker
 
 from publishers.messages.codec import Outgoing
+from publishers.mqtt.aiomqtt_client import OPERATION_TIMEOUT_S
 from publishers.mqtt.broker_address import SettingNames
-from publishers.mqtt.client import OPERATION_TIMEOUT_S, MqttClient, probe_broker
+from publishers.mqtt.client import MqttClient, probe_broker
 from tests.live.bus_bench import Inbox, Kind, both, proxied, running, subscribed
 from tests.live.conftest import TIMEOUT_S, Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
 

@@ -17,7 +17,7 @@ from controller.runs.run import TrainingRun
 from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import NodeStatus, Notice
 from publishers.messages.topics import RunKey, Topics
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.quotas import MessageQuotas
 from tests.controller.messages import BOOT_ID, rank_status
 from tests.fakes import KEY, USER, FakeBus, FakeGpu, FakeLimiter, FakeProcessTable, FixedSignal, LoopClock
 

@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 from controller.cli.main import main
+from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.embedded_broker import embedded_broker
+from publishers.mqtt.topic_probe import Party, Route, probe_routes
+from tests.live.broker.closing_broker import ClosingBroker, serving
 from tests.live.broker.site import SiteBroker, password_of, site_broker
 from tests.live.conftest import Mosquitto
 from tests.live.subscriber import Subscriber
@@ -81,6 +84,40 @@ def test_nothing_stays_retained_on_the_broker(check: Callable[..., Report], brok
     listener = Subscriber(broker.port)
     listener.close()
     assert listener.seen == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "remedy"),
+    [
+        ("retain_available false", "the broker refuses retained messages", "retain_available true"),
+        ("max_qos 0", "the broker takes QoS 0 alone", "max_qos 1"),
+    ],
+)
+def test_a_limit_of_the_broker_is_one_fault_with_its_name(
+    check: Callable[..., Report], tmp_path: Path, *, limits: str, name: str, remedy: str
+) -> None:
+    conf = "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nlog_dest stderr\n"
+    broker = Mosquitto(tmp_path, conf + limits)
+    broker.start()
+    (fault,) = check(broker.url).faults
+    broker.stop()
+    assert name in fault
+    assert remedy in fault
+
+
+async def test_a_broker_that_only_closes_is_asked_whether_it_refuses_retain() -> None:
+    routes = [
+        Route(topic=topic, writer="node", readers={}, payload=b"1", retain=topic == "limit")
+        for topic in ("limit", "metric", "big")
+    ]
+    async with serving(ClosingBroker(refuses=lambda message: message.retain or message.topic == "big")) as broker:
+        parties = [Party(name="node", address=BrokerAddress(url=broker.url))]
+        report = await asyncio.to_thread(probe_routes, parties, routes)
+    assert [result.refusal for result in report.results] == [
+        "the broker closes the connection; without retain it takes it: allow retained messages",
+        "",
+        "the broker closes the connection when it is published",
+    ]
 
 
 def test_a_node_and_a_training_user_of_the_site_reach_each_other(check_site: Callable[..., Report]) -> None:

@@ -9,9 +9,10 @@ import pytest
 from aiomqtt.exceptions import MqttConnectError
 
 from publishers.messages.codec import MAX_MESSAGE_BYTES
+from publishers.mqtt.aiomqtt_client import explain
 from publishers.mqtt.broker_address import BrokerAddress, FaultKind, SettingNames
-from publishers.mqtt.client import OUTBOX_SIZE, MqttClient, explain
-from publishers.mqtt.dispatcher import Dispatcher
+from publishers.mqtt.client import OUTBOX_SIZE, MqttClient
+from publishers.mqtt.receiving.dispatcher import Dispatcher
 
 ADDRESS = BrokerAddress(url="mqtt://broker.example")
 NAMES = SettingNames.of_table("bus")
@@ -149,6 +150,7 @@ def test_an_invalid_topic_filter_is_refused(topic_filter: str) -> None:
         (socket.gaierror(-2, "Name or service not known"), FaultKind.NAME, "cannot be resolved"),
         (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), FaultKind.TLS, "does it use TLS on this port?"),
         (TimeoutError(), FaultKind.TIMEOUT, "does not answer in time"),
+        (ConnectionAbortedError(), FaultKind.OTHER, "closes the connection without an answer"),
         (aiomqtt.MqttError("Operation timed out"), FaultKind.TIMEOUT, "does not answer in time"),
         (OSError(113, "No route to host"), FaultKind.OTHER, "No route to host"),
         (aiomqtt.MqttCodeError(7), FaultKind.OTHER, "The connection was lost"),

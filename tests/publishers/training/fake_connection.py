@@ -42,17 +42,19 @@ class FakeReceipt:
 
     done: bool = True
     lost: bool = False
+    refused: bool = False
 
 
 @dataclass
 class FakeConnection:
-    """A broker that is there while `up`; `lossy`: every message without an acknowledgement is lost.
+    """A broker that is there while `up`; `lossy`, `refusing`: what has no acknowledgement is lost, or refused.
 
     `answers` is the policy service: what it makes of a question is heard where that is subscribed to.
     """
 
     up: bool = True
     lossy: bool = False
+    refusing: bool = False
     acknowledges: bool = True
     answers: "Callable[[TrialRequest], Iterable[TrialAnswer | bytes]]" = lambda _: ()
     connections: int = 0
@@ -102,7 +104,7 @@ class FakeConnection:
             for answer in self.answers(request):
                 self._inbox.append((request.reply_to, answer if isinstance(answer, bytes) else encode(answer)))
         if qos == 0:
-            return FakeReceipt(lost=self.lossy)
+            return FakeReceipt(lost=self.lossy, refused=self.refusing)
         return FakeReceipt(done=self.acknowledges)
 
     def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:

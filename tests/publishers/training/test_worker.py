@@ -63,6 +63,19 @@ def test_lost_messages_are_sent_again_in_order() -> None:
     assert [message.seq for message in connection.messages()] == list(range(len(connection.messages())))
 
 
+def test_what_the_broker_refuses_is_not_sent_again_and_counted() -> None:
+    connection = FakeConnection(refusing=True)
+    publisher = publisher_on(connection)
+    list(PublishedSized(range(10), publisher))
+    wait_until(connection.messages)
+    connection.refusing = False
+    list(PublishedSized(range(10), publisher))
+    publisher.close()
+    n_refused = sum(len(message.ends_ns()) for message in connection.messages() if message.first < 10)
+    assert n_refused == 10
+    assert connection.messages()[-1].dropped == 10
+
+
 def test_the_queue_sends_lost_messages_again_before_newer_ones() -> None:
     connection = FakeConnection(lossy=True)
     connection.work()

@@ -21,7 +21,7 @@ from controller.gpu.journal import FILE_NAME, Journal, JournalEntry, copy_path_o
 from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.topics import Topics
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.quotas import MessageQuotas
 from tests.fakes import FakeBackend, FakeBus
 from tests.scenarios.campaign.board import Board, BoardPort, Bounds, Faults, Hang
 from tests.scenarios.campaign.disk import PROCESS, FaultyDisk, Mode

@@ -51,7 +51,7 @@ class Outbox:
         return number, message
 
     def acknowledge(self, number: int) -> None:
-        """Mark a message as delivered; an empty retained one clears its topic."""
+        """Mark a message as delivered, or refused for now; an empty retained one clears its topic."""
         message = self._in_flight.pop(number)
         if message.retain:
             self._delivered.pop(message.topic, None)

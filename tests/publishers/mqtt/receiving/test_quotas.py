@@ -3,7 +3,7 @@
 import pytest
 
 from publishers.messages.topics import RunKey, Topics
-from publishers.mqtt.quotas import (
+from publishers.mqtt.receiving.quotas import (
     BURST_S,
     MAX_BUCKETS,
     MAX_FLOODS,

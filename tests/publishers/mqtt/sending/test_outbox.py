@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from publishers.messages.codec import Outgoing
-from publishers.mqtt.outbox import Outbox
+from publishers.mqtt.sending.outbox import Outbox
 
 
 def event(number: int) -> Outgoing:

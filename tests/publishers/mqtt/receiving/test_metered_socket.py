@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from publishers.messages.topics import RunKey, Topics
-from publishers.mqtt.metered_socket import MeteredSocket
-from publishers.mqtt.quotas import MessageQuotas
+from publishers.mqtt.receiving.metered_socket import MeteredSocket
+from publishers.mqtt.receiving.quotas import MessageQuotas
 from tests.live.hostile.raw_client import packet, publication
 
 TOPICS = Topics()

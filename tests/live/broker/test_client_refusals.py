@@ -1,0 +1,155 @@
+"""The asyncio client at a broker that refuses messages: each costs itself alone."""
+
+import asyncio
+
+import pytest
+
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.broker_limits import BrokerLimits, fetch_limits
+from publishers.mqtt.client import MqttClient
+from tests.live.broker.closing_broker import ClosingBroker, serving
+from tests.live.conftest import eventually
+
+pytestmark = pytest.mark.live
+
+MAX_BYTES = 1_000
+STATES_MAX_BYTES = b"\x27\x00\x00\x03\xe8"
+STATES_NO_RETAIN, STATES_QOS_0 = b"\x25\x00", b"\x24\x00"
+
+
+def is_long(message: Outgoing) -> bool:
+    return len(message.payload) > MAX_BYTES
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("publishers.mqtt.client._FIRST_RETRY_DELAY_S", 0.001)
+
+
+def topics(broker: ClosingBroker) -> set[str]:
+    return {message.topic for message in broker.taken}
+
+
+@pytest.mark.parametrize("stated", [None, b"", STATES_MAX_BYTES])
+async def test_a_message_that_is_too_long_costs_itself_alone(
+    stated: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(ClosingBroker(refuses=is_long, stated=stated)) as broker, MqttClient(url=broker.url) as bus:
+        for number in range(50):
+            n_bytes = 2 * MAX_BYTES if number == 20 else 1
+            bus.publish(f"run/{number}", bytes(n_bytes), qos=1, retain=number % 2 == 0)
+        assert await bus.flush(10.0)
+        assert topics(broker) == {f"run/{number}" for number in range(50) if number != 20}
+        n_connections = broker.n_connections
+        assert n_connections <= 4
+        for _ in range(20):
+            bus.publish("run/20", bytes(2 * MAX_BYTES), qos=1)
+            bus.publish("run/21", b"", qos=1)
+        assert await bus.flush(10.0)
+        assert broker.n_connections == n_connections
+    (line,) = [message for message in caplog.messages if "run/20" in message]
+    assert "2000 bytes" in line or "a packet of 2013 bytes; the broker takes at most 1000" in line
+
+
+async def test_a_message_without_acknowledgement_that_is_too_long_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(ClosingBroker(refuses=is_long)) as broker, MqttClient(url=broker.url) as bus:
+        for number in range(20):
+            bus.publish("energy", bytes(2 * MAX_BYTES), retain=True)
+            bus.publish("small", b"%d" % number, qos=1)
+            assert await bus.flush(10.0)
+        assert broker.n_connections <= 5
+        assert {int(message.payload) for message in broker.taken} == set(range(20))
+    assert sum("energy" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("stated", [None, STATES_MAX_BYTES])
+async def test_a_birth_that_is_too_long_keeps_nothing_else_back(stated: bytes | None) -> None:
+    births = [Outgoing(topic="birth", payload=bytes(2 * MAX_BYTES), qos=1), Outgoing(topic="next", payload=b"", qos=1)]
+    async with (
+        serving(ClosingBroker(refuses=is_long, stated=stated)) as broker,
+        MqttClient(url=broker.url, birth=lambda: births) as bus,
+    ):
+        await eventually(lambda: bus.connected)
+        bus.publish("small", b"", qos=1)
+        assert await bus.flush(10.0)
+        assert topics(broker) == {"next", "small"}
+
+
+async def test_a_broker_that_crashes_again_and_again_refuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    birth = Outgoing(topic="status", payload=b"online", qos=1, retain=True)
+    async with serving(ClosingBroker(n_crashes=6)) as broker, MqttClient(url=broker.url, birth=lambda: [birth]) as bus:
+        bus.publish("metric", b"1", qos=1)
+        assert await bus.flush(10.0)
+        assert topics(broker) == {"status", "metric"}
+        assert broker.n_crashes == 0
+    assert "dropped" not in caplog.text
+
+
+async def test_the_state_is_published_once_a_full_broker_has_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("publishers.mqtt.client._WATCH_PERIOD_S", 0.01)
+    monkeypatch.setattr("publishers.mqtt.sending.refusals.MIN_REFUSAL_S", 0.1)
+    birth = Outgoing(topic="status", payload=b"online", qos=1, retain=True)
+    full = ClosingBroker(refuses=lambda _: True)
+    async with serving(full) as broker, MqttClient(url=broker.url, birth=lambda: [birth]) as bus:
+        bus.publish("limit", b"250", qos=1, retain=True)
+        assert await bus.flush(10.0)
+        assert broker.taken == []
+        broker.refuses = lambda _: False
+        await eventually(lambda: topics(broker) == {"status", "limit"})
+
+
+async def test_several_messages_that_are_refused_are_all_found() -> None:
+    async with serving(ClosingBroker(refuses=is_long)) as broker, MqttClient(url=broker.url) as bus:
+        for number in range(60):
+            bus.publish(f"run/{number}", bytes(2 * MAX_BYTES if number % 20 == 0 else 1), qos=1)
+        assert await bus.flush(10.0)
+        assert topics(broker) == {f"run/{number}" for number in range(60) if number % 20}
+
+
+async def test_without_retained_messages_all_is_published_and_the_will_too(caplog: pytest.LogCaptureFixture) -> None:
+    refusing = ClosingBroker(
+        refuses=lambda message: message.retain, stated=STATES_NO_RETAIN, refuses_retained_will=True
+    )
+    will = Outgoing(topic="status", payload=b"offline", qos=1, retain=True)
+    async with serving(refusing) as broker, MqttClient(url=broker.url, will=will) as bus:
+        bus.publish("limit", b"250", qos=1, retain=True)
+        assert await bus.flush(10.0)
+        assert broker.taken == [Outgoing(topic="limit", payload=b"250", qos=1)]
+        assert broker.n_connections == 1
+    assert "closes the connection without an answer" in caplog.text
+    assert caplog.text.count("the broker refuses retained messages") == 1
+
+
+async def test_at_a_broker_of_qos_0_messages_go_without_acknowledgement() -> None:
+    async with (
+        serving(ClosingBroker(refuses=lambda message: message.qos > 0, stated=STATES_QOS_0)) as broker,
+        MqttClient(url=broker.url) as bus,
+    ):
+        bus.publish("limit", b"250", qos=1)
+        assert await bus.flush(10.0)
+        await eventually(lambda: broker.taken)
+        assert broker.taken == [Outgoing(topic="limit", payload=b"250")]
+
+
+@pytest.mark.parametrize(
+    ("stated", "limits"),
+    [
+        (
+            STATES_MAX_BYTES + STATES_NO_RETAIN + STATES_QOS_0,
+            BrokerLimits(max_packet_bytes=1_000, retain_available=False, max_qos=0),
+        ),
+        (b"", BrokerLimits()),
+        (None, None),
+    ],
+)
+async def test_a_broker_is_asked_for_its_limits(stated: bytes | None, limits: BrokerLimits | None) -> None:
+    async with serving(ClosingBroker(stated=stated)) as broker:
+        address = BrokerAddress(url=broker.url)
+        assert await asyncio.to_thread(fetch_limits, address, identifier="a", timeout_s=5.0) == limits
+        assert broker.n_questions == 1
+
+
+async def test_where_there_is_no_broker_nothing_is_known_of_its_limits() -> None:
+    address = BrokerAddress(url="mqtt://127.0.0.1:1")
+    assert await asyncio.to_thread(fetch_limits, address, identifier="a", timeout_s=1.0) is None

@@ -1,0 +1,123 @@
+"""The training side's connection at a broker that refuses messages: each costs itself alone."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.training.paho_client import PahoConnection, PahoReceipt
+from tests.live.broker.closing_broker import ClosingBroker, serving
+from tests.live.conftest import TIMEOUT_S
+
+pytestmark = pytest.mark.live
+MAX_BYTES = 1_000
+STATES_MAX_BYTES, STATES_NO_RETAIN = b"\x27\x00\x00\x03\xe8", b"\x25\x00"
+WILL = Outgoing(topic="status", payload=b"lost", qos=1, retain=True)
+
+
+def is_long(message: Outgoing) -> bool:
+    return len(message.payload) > MAX_BYTES
+
+
+def is_retained(message: Outgoing) -> bool:
+    return message.retain
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_RETRY_DELAY_S", "MAX_RETRY_DELAY_S"):
+        monkeypatch.setattr(f"publishers.training.paho_client.{name}", 0.001)
+
+
+def work(connection: PahoConnection, until: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not until():
+        assert time.monotonic() < deadline_s, "the condition did not hold in time"
+        connection.work(0.01)
+
+
+def use(url: str, messages: list[Outgoing]) -> PahoConnection:
+    """Connect, and publish messages."""
+    connection = PahoConnection(BrokerAddress(url=url), WILL)
+    work(connection, connection.is_connected)
+    send(connection, *messages)
+    return connection
+
+
+def send(connection: PahoConnection, *messages: Outgoing) -> None:
+    """Publish messages, and wait until each has left or is refused; none may be lost."""
+    receipts = [connection.publish(each.topic, each.payload, qos=each.qos, retain=each.retain) for each in messages]
+    work(connection, partial(all_done, receipts))
+
+
+def all_done(receipts: list[PahoReceipt]) -> bool:
+    return all(receipt.done for receipt in receipts)
+
+
+@pytest.mark.parametrize("stated", [None, b"", STATES_MAX_BYTES])
+async def test_a_message_that_is_too_long_costs_itself_alone(
+    stated: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = [
+        Outgoing(topic=f"metric/{number}", payload=bytes(2 * MAX_BYTES if number == 9 else 1), qos=1)
+        for number in range(30)
+    ]
+    async with serving(ClosingBroker(refuses=is_long, stated=stated)) as broker:
+        connection = await asyncio.to_thread(use, broker.url, messages)
+        assert [message for message in messages if message not in broker.taken] == [messages[9]]
+        assert broker.n_connections <= 4
+        connection.close()
+    assert sum("metric/9: " in line for line in caplog.messages) == 1
+
+
+async def test_a_broker_that_crashes_again_and_again_refuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = [Outgoing(topic=f"metric/{number}", payload=b"1", qos=1) for number in range(3)]
+    async with serving(ClosingBroker(n_crashes=6)) as broker:
+        connection = await asyncio.to_thread(use, broker.url, metrics)
+        assert broker.taken == metrics
+        assert broker.n_crashes == 0
+        connection.close()
+    assert "dropped" not in caplog.text
+
+
+async def test_a_loss_that_shows_in_publishing_is_a_loss_and_the_message_waits() -> None:
+    async with serving(ClosingBroker()) as broker:
+        connection = await asyncio.to_thread(use, broker.url, [])
+        connection._client.socket().shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]  # it is connected
+        receipt = connection.publish("metric", b"1", qos=1)
+        assert not receipt.done
+        connection.work()
+        assert connection.failures == 1
+        await asyncio.to_thread(work, connection, lambda: receipt.done)
+        assert [message.topic for message in broker.taken] == ["metric"]
+        connection.close()
+
+
+async def test_iterations_that_are_too_long_are_not_sent_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    iterations = Outgoing(topic="iterations", payload=bytes(2 * MAX_BYTES))
+    async with serving(ClosingBroker(refuses=is_long)) as broker:
+        connection = await asyncio.to_thread(use, broker.url, [])
+        for number in range(10):
+            metric = Outgoing(topic="metric", payload=b"%d" % number, qos=1)
+            await asyncio.to_thread(send, connection, iterations, metric)
+        assert {int(message.payload) for message in broker.taken} == set(range(10))
+        assert broker.n_connections <= 5
+        connection.close()
+    assert sum("iterations: " in line for line in caplog.messages) == 1
+
+
+async def test_without_retained_messages_all_is_published_and_the_will_too(caplog: pytest.LogCaptureFixture) -> None:
+    refusing = ClosingBroker(
+        refuses=lambda message: message.retain, stated=STATES_NO_RETAIN, refuses_retained_will=True
+    )
+    async with serving(refusing) as broker:
+        running = Outgoing(topic="status", payload=b"running", qos=1, retain=True)
+        connection = await asyncio.to_thread(use, broker.url, [running])
+        assert broker.taken == [Outgoing(topic="status", payload=b"running", qos=1)]
+        connection.close()
+    assert caplog.text.count("the broker refuses retained messages") == 1
