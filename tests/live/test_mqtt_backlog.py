@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from publishers.mqtt import client
+from publishers.mqtt import aiomqtt_client, client
 from publishers.mqtt.client import MqttClient
 from tests.live.bus_bench import Inbox
 from tests.live.conftest import Mosquitto, eventually
@@ -102,7 +102,7 @@ async def test_all_first_subscriptions_go_in_one_packet() -> None:
 async def test_any_message_is_a_sign_of_life_where_the_answer_to_a_ping_is_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "KEEPALIVE_S", 1)
+    monkeypatch.setattr(aiomqtt_client, "KEEPALIVE_S", 1)
     inbox, script = Inbox(), Script()
     async with played(script) as url, MqttClient(url=url) as bus:
         bus.subscribe("a", inbox)
