@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -53,6 +53,7 @@ LOCK_RETRY_S = 0.5
 
 _LOGGER = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Workers = dict[str, Coroutine[None, None, None]]
 """Tasks by their names, not started yet."""
 Connect = Callable[[Outgoing, Callable[[], Iterable[Outgoing]]], AbstractAsyncContextManager[Bus]]
@@ -236,7 +237,11 @@ class _App:
             await clock.sleep_until(clock.now_s() + backoff_s(n_tries))
             opened = await backend.open_late()
             self._profiles.driver = backend.driver
-            for gpu in await self._intake.take(opened):
+            gpus = await _to_the_end(self._intake.take(opened))  # a stop cuts no restore short
+            if gpus and self._intake.fault:
+                self._intake.held.append(self._intake.fault)
+                continue
+            for gpu in gpus:
                 _LOGGER.info("GPU %s answers now", gpu.uuid)
                 self._status = replace(self._status, gpus=[*self._status.gpus, await _describe(gpu)])
                 add(gpu)
@@ -327,7 +332,7 @@ async def _restored(limiters: Sequence[GpuPowerLimiter], journal: Journal) -> As
         raise LimitsLeftError(faults)
 
 
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+async def _to_the_end(work: Coroutine[None, None, T]) -> T:
     """Await work that is bounded in time to its end; a cancellation that comes meanwhile takes effect after it.
 
     Such as that of a broker which ends while limits are restored: systemd and terminals signal both at once.
@@ -339,9 +344,10 @@ async def _to_the_end(work: Coroutine[None, None, None]) -> None:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
-    task.result()
+    result = task.result()
     if cancelled is not None:
         raise cancelled
+    return result
 
 
 def _snapshot(

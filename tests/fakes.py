@@ -201,6 +201,7 @@ class FakeBackend:
         self.absent: set[str] = set()
         """The UUIDs of the GPUs that do not answer yet."""
         self.is_open = False
+        self.opened_late = asyncio.Event()
         self._opened: list[FakeGpu] = []
 
     @property
@@ -216,6 +217,8 @@ class FakeBackend:
     async def open_late(self) -> Sequence[FakeGpu]:
         late = [gpu for gpu in self.gpus if gpu.uuid not in self.absent and gpu not in self._opened]
         self._opened = [*self._opened, *late]
+        if late:
+            self.opened_late.set()
         return late
 
     async def close(self) -> None:

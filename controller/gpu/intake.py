@@ -37,6 +37,14 @@ class GpuIntake:
         self._lock = lock
         self._clock = clock
         self._locks_gpus = locks_gpus
+        self._has_no_record = journal.is_missing and not journal.entries
+        if journal.is_missing and journal.entries:
+            _LOGGER.warning("%s is gone; its copy %s counts", journal.path, journal.copy_path)
+
+    @property
+    def fault(self) -> str:
+        """Return why GPUs could not be locked, although no other process holds them: none may be set then."""
+        return self._lock.fault
 
     async def take(self, opened: Sequence[Gpu]) -> list[Gpu]:
         """Return the GPUs that are ours, after giving back what a killed controller had left on them."""
@@ -45,18 +53,11 @@ class GpuIntake:
             _LOGGER.error("a GPU is left out: %s", fault)
         self.held += held.values()
         gpus = [gpu for gpu in opened if gpu.uuid not in held]
-        if self.journal.is_missing:
-            await self._report_missing(gpus)
+        if self._has_no_record:  # on a node that never ran a controller it is nothing
+            for unexplained in await unexplained_limits(gpus):
+                _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", unexplained)
         for uuid, result in (await restore_all(gpus, self.journal, self._clock)).items():
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
             if result.code == "failed":
                 self.left.append(f"{uuid}: the limit {result.detail}")
         return gpus
-
-    async def _report_missing(self, gpus: Sequence[Gpu]) -> None:
-        """Report what it may mean that there is no journal; on a node that never ran a controller it is nothing."""
-        if self.journal.entries:
-            _LOGGER.warning("%s is gone; its copy %s counts", self.journal.path, self.journal.copy_path)
-            return
-        for fault in await unexplained_limits(gpus):
-            _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", fault)

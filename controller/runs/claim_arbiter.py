@@ -50,13 +50,20 @@ class _RankClaim:
     uuids: frozenset[str] = frozenset()
     is_granted: bool = False
 
+    def after(self, former: "_RankClaim | None") -> "_RankClaim":
+        """Return this claim with what is known from the former one of the same process, which names other GPUs now."""
+        if former is not None and former.process == self.process:
+            self.tenant, self.uuids = former.tenant, former.uuids
+        return self
+
 
 @dataclass(slots=True)
 class _RunClaims:
-    """What the ranks of a run claim, by rank, and which refusals the run was told."""
+    """What the ranks of a run claim, by rank, which refusals it was told, and which GPUs it was last not seen on."""
 
     ranks: dict[int, _RankClaim] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
 
 
 class ClaimArbiter:
@@ -135,9 +142,8 @@ class ClaimArbiter:
         if claim is not None and claim.process != process:
             of_run.told.clear()
         if claim is None or claim.process != process or claim.references != references:
-            tenant = claim.tenant if claim is not None and claim.process == process else None
-            claim = _RankClaim(process=process, references=references, since_s=self._now_s(), tenant=tenant)
-            of_run.ranks[number] = claim
+            new = _RankClaim(process=process, references=references, since_s=self._now_s())
+            claim = of_run.ranks[number] = new.after(claim)
         if claim.is_granted:
             return
         if not run.rejections.get(number):
@@ -200,12 +206,13 @@ class ClaimArbiter:
                 n_settled += 1
                 if n_settled % RANKS_A_TURN == 0:
                     await asyncio.sleep(0)
-                if self._claims.get(key) is not of_run:
-                    break
+                    if self._claims.get(key) is not of_run:
+                        break
+                    verdicts = self._judge(key, of_run, uid)  # other boards may have been read meanwhile
                 if self._concerns(claim, uuid, key):
                     self._settle(key, number, claim, verdicts)
             else:
-                self._withdraw_lost(key, of_run, verdicts)
+                self._withdraw_lost(key, of_run, verdicts, read=uuid)
 
     def _judge(self, key: RunKey, of_run: _RunClaims, uid: int | None) -> dict[str, Verdict]:
         """Return on which GPUs a run computes; from now on its processes are of the tenants of which they are seen."""
@@ -222,21 +229,28 @@ class ClaimArbiter:
             of_run.ranks[number].tenant = process.tenant or known.get(process)
         return verdicts
 
-    def _withdraw_lost(self, key: RunKey, of_run: _RunClaims, verdicts: Mapping[str, Verdict]) -> None:
-        """Take from a run the GPUs that no rank of it has any more; not while one waits, for then it has no limit."""
+    def _withdraw_lost(self, key: RunKey, of_run: _RunClaims, verdicts: Mapping[str, Verdict], *, read: str) -> None:
+        """Take from a run the GPUs that no rank of it has any more; `read` is the one whose processes were read now.
+
+        Where the driver just lists nobody of the run, it is asked once more: a list may be empty for a moment.
+        """
         run = self._runs[key]
         if run.ended or run.ranks.ending:
             return
         kept: set[str] = set()
         for number, claim in of_run.ranks.items():
             rank = run.ranks.members[number]
-            if not rank.ended and not claim.is_granted:
-                return
             is_ending = rank.ended and self._now_s() - rank.ended_s < ENDING_S
             kept |= {uuid for uuid in claim.uuids if not rank.ended or is_ending or verdicts[uuid].code == "proven"}
-        for uuid in self.claims.owned.get(key, set()) - kept:
-            self.claims.give_up(key, uuid)
+        lost = self.claims.owned.get(key, set()) - kept
+        of_run.left &= lost
+        for uuid in lost:
             self._wanted[uuid].set()
+            if verdicts[uuid].code == "absent" and not (uuid == read and uuid in of_run.left):
+                if uuid == read:
+                    of_run.left.add(uuid)
+                continue
+            self.claims.give_up(key, uuid)
             self._on_withdrawal(key, uuid, f"this run does not have it any more: {verdicts[uuid].detail}")
 
     def _concerns(self, claim: _RankClaim, uuid: str, key: RunKey) -> bool:
@@ -309,7 +323,8 @@ class ClaimArbiter:
     def _seen(self, key: RunKey, verdicts: Mapping[str, Verdict]) -> list[Gpu]:
         """Return the GPUs on which a run computes alone, with those of its own that cannot be seen for now."""
         alone = {uuid for uuid, verdict in verdicts.items() if verdict.code == "proven"}
-        own = {uuid for uuid in self.claims.owned.get(key, ()) if alone and verdicts[uuid].code == "unseen"}
+        owned = self.claims.owned.get(key, set()) if alone else set()
+        own = {uuid for uuid, verdict in verdicts.items() if verdict.code == "unseen" and uuid in owned}
         return [gpu for uuid, gpu in self._gpus.items() if uuid in alone | own]
 
     def _judged(

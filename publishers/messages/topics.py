@@ -168,19 +168,18 @@ class Topics:
         return f"{self.root}/node/{_level(node)}/plan/{'/'.join(map(_level, run or (None, None, None)))}"
 
     def sender(self, topic: bytes) -> tuple[bytes, bytes]:
-        """Return the levels that say whose a topic is (`user/ada`) and, where a rank publishes on it, whose run's.
+        """Return the levels that say whose a topic is (`user/ada`) and, where a rank publishes, of which host and run.
 
         b"" stands for none of ours. Only cut, not parsed: this is asked of every message, also in a flood.
         """
         if len(topic) > MAX_TOPIC_LENGTH or not topic.startswith(self._prefix):
             return b"", b""
         levels = topic[len(self._prefix) :].split(b"/", 8)
-        is_of_rank = levels[0] == b"host"
-        if is_of_rank:
-            levels = levels[2:]
+        host = levels[:2] if levels[0] == b"host" else []
+        levels = levels[len(host) :]
         if len(levels) < 2 or levels[0] not in _OWNERS:  # noqa: PLR2004 — what it is, and its name
             return b"", b""
-        return b"/".join(levels[:2]), b"/".join(levels[:6]) if is_of_rank else b""
+        return b"/".join(levels[:2]), b"/".join(host + levels[:6]) if host else b""
 
     def parse(self, topic: str) -> ParsedTopic | None:
         """Return the parts of a topic, or None if it is foreign; never raises, since brokers may deliver any topic.

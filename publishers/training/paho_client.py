@@ -84,7 +84,7 @@ class PahoConnection:
         self._unacknowledged_subscriptions: set[int | None] = set()
         self._refusal: ReasonCode | None = None
         self._refusals = Refusals(time.monotonic)
-        self._is_open = self._asks_limits = False
+        self._is_open = self._asks_limits = self._was_silent = False
         self._waiting: deque[tuple[PahoReceipt, Outgoing]] = deque()  # at QoS 1
         self._in_flight: dict[int, tuple[int, PahoReceipt, Outgoing]] = {}  # the same, by message id
         self._will, self._client_id = will, f"gc{os.urandom(10).hex()}"
@@ -106,6 +106,7 @@ class PahoConnection:
         client.on_subscribe = self._on_subscribe
         client.on_unsubscribe = self._on_unsubscribe
         client.on_publish = self._on_publish
+        client.on_disconnect = self._on_disconnect
         self._drop()
         _OPEN.add(self)
 
@@ -203,7 +204,7 @@ class PahoConnection:
 
     def _take_back_in_flight(self) -> None:
         """Let what was not acknowledged wait again, before everything else; paho would send it again by itself."""
-        self._refusals.on_connection_lost(by_broker=True)
+        self._refusals.on_connection_lost(by_broker=not self._was_silent)
         self._waiting.extendleft((receipt, message) for _, receipt, message in reversed(self._in_flight.values()))
         self._in_flight.clear()
         getattr(self._client, "_out_messages", {}).clear()  # paho has no call that takes a message back
@@ -244,7 +245,7 @@ class PahoConnection:
             self._refusal = reason
             return
         self.connections += 1
-        self._is_open = True
+        self._is_open, self._was_silent = True, False
         self.failure = None
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         self._unacknowledged_subscriptions = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
@@ -263,6 +264,11 @@ class PahoConnection:
         if sent is not None:
             self._refusals.on_acknowledged(sent[0])
             self._send_waiting()
+
+    def _on_disconnect(
+        self, _client: Client, _userdata: object, _flags: object, reason: ReasonCode, _properties: object
+    ) -> None:
+        self._was_silent = reason.getName() == "Keep alive timeout"
 
     def _on_subscribe(
         self, _client: Client, _userdata: object, mid: int, _reasons: object, _properties: object

@@ -154,6 +154,48 @@ async def test_a_stop_says_what_a_gpu_that_never_answered_may_still_have(tmp_pat
     assert gpu.uuid in (await Journal.load(tmp_path)).entries
 
 
+async def test_a_stop_cuts_no_restore_of_a_late_gpu_short(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    await leave_limit(tmp_path, gpu, 150.0)
+    site.backend.absent = {gpu.uuid}
+    gpu.write_delay_s = 0.3
+    async with site.controlled():
+        site.backend.absent = set()
+        await site.backend.opened_late.wait()
+    assert gpu.requested_power_limit_w == 280.0
+    assert not (await Journal.load(tmp_path)).entries
+
+
+async def test_a_late_gpu_that_cannot_be_locked_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    site.backend.absent = {gpu.uuid}
+    async with site.controlled():
+        monkeypatch.setattr("controller.gpu.intake.GpuIntake.fault", "GPU-fake-0: cannot be locked")
+        site.backend.absent = set()
+        await Training(site).train(600)
+        assert "a GPU is left out: GPU-fake-0: cannot be locked" in HealthProbe.snapshot().troubles()
+        assert not site.limits(gpu)
+
+
+async def test_a_late_gpu_with_a_low_limit_and_no_journal_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, late = prior_gpu(), prior_gpu("GPU-fake-1", index=1)
+    late.requested_power_limit_w = 150.0
+    site = Site(tmp_path, [first, late])
+    site.backend.absent = {late.uuid}
+    async with site.controlled():
+        training = Training(site)
+        await training.train(900)
+        site.backend.absent = set()
+        await training.train(100)
+    assert caplog.text.count("GPU-fake-1 has 150 W, less than its default of 300 W, and there is no journal") == 1
+    assert "is gone" not in caplog.text
+
+
 async def leave_limit(state_dir: Path, gpu: FakeGpu, power_limit_w: float) -> None:
     """Leave a limit on a GPU, as a controller does that is killed."""
     entry = JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(power_limit_w,), written_at_s=0.0)

@@ -86,13 +86,16 @@ class NvmlBackend:
         except DriverUnavailableError as error:
             self._fault = error
             raise
-        self._is_open, self._fault = True, None
+        self._is_open = True
+        self._fault = None if n_gpus else DriverUnavailableError("the driver counts no GPU")
         for index in range(n_gpus):
             await self._open_gpu(index)
         return tuple(self._gpus)
 
     async def open_late(self) -> "Sequence[NvmlGpu]":
         """Return the GPUs that answer now, and did not before; does not fail: `faults` tells of the others."""
+        if self._is_open and not self._gpus and not self._absent:  # it counts again when it is opened
+            await self._shut_down()
         if not self._is_open:
             try:
                 return await self.open()
@@ -120,23 +123,27 @@ class NvmlBackend:
 
     async def close(self) -> None:
         """Close the driver; does not fail. While a call is overdue, the library stays loaded until the process ends."""
-        thread, self._thread = self._thread, None
         gpus, self._gpus = self._gpus, []
         absent, self._absent = self._absent, {}
-        is_open, self._is_open, self._fault = self._is_open, False, None
-        if thread is None:
-            return
         is_hung = any(gpu.is_suspect for gpu in gpus) or any(gpu.thread.is_stuck for gpu in absent.values())
         for gpu in gpus:
             gpu.close()
         for waiting in absent.values():
             waiting.thread.close()
-        try:
-            if is_open and not is_hung:
-                await thread.call("close", calls.shut_down, timeout_s=CLOSE_TIMEOUT_S)
-        except GpuError as error:
-            _LOGGER.warning("NVML was not closed: %s", error)
-        thread.close()
+        if not is_hung:
+            await self._shut_down()
+        thread, self._thread, self._is_open, self._fault = self._thread, None, False, None
+        if thread is not None:
+            thread.close()
+
+    async def _shut_down(self) -> None:
+        """Close the library, where it is open."""
+        if self._is_open and self._thread is not None:
+            self._is_open = False
+            try:
+                await self._thread.call("close", calls.shut_down, timeout_s=CLOSE_TIMEOUT_S)
+            except GpuError as error:
+                _LOGGER.warning("NVML was not closed: %s", error)
 
 
 class NvmlGpu:

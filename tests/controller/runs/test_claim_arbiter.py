@@ -9,9 +9,10 @@ import pytest
 from controller.errors import GpuSuspectError
 from controller.runs.claim_arbiter import CHECK_S, RANKS_A_TURN, SPACING_S, ClaimArbiter
 from controller.runs.gpu_claims import Standing
+from publishers.shared.process_identity import run_mark
 from tests.controller.messages import rank_status
 from tests.controller.runs.router_bench import RouterBench
-from tests.fakes import KEY, FakeGpu, FakeProcessTable
+from tests.fakes import KEY, FakeGpu, FakeProcessTable, fake_process
 
 
 class CountedGpu(FakeGpu):
@@ -122,3 +123,77 @@ async def test_however_many_claims_wait_the_loop_has_its_turn(tmp_path: Path, mo
             watching.cancel()
     assert n_settled == 32 * 16
     assert max(later - earlier for earlier, later in itertools.pairwise(counts)) <= RANKS_A_TURN
+
+
+class GatedGpu(FakeGpu):
+    """A GPU whose processes can be read only once its gate is open."""
+
+    def __init__(self, uuid: str, *, index: int = 0) -> None:
+        super().__init__(uuid, index=index)
+        self.gate = asyncio.Event()
+
+    async def read_processes(self) -> frozenset[int] | None:
+        await self.gate.wait()
+        return await super().read_processes()
+
+
+@pytest.mark.parametrize("n_turns", range(8))
+async def test_a_gpu_that_is_read_amid_many_claims_is_judged_with_the_rest(tmp_path: Path, n_turns: int) -> None:
+    gpus = [GatedGpu("GPU-fake-0"), GatedGpu("GPU-fake-1", index=1)]
+    for gpu in gpus:
+        gpu.pids = frozenset({7})
+    bench = RouterBench(tmp_path, gpus=gpus)
+    bench.processes.known[7] = (fake_process(7, marks=frozenset({run_mark(KEY)})),)
+    async with bench.working():
+        for rank in range(5 * RANKS_A_TURN):
+            names = [gpus[rank % 2].uuid]
+            bench.say("status", rank_status(pid=7, world_size=5 * RANKS_A_TURN, gpus=names), rank=rank)
+        await asyncio.sleep(1)
+        gpus[0].gate.set()
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        gpus[1].gate.set()
+        await asyncio.sleep(30)
+        assert bench.router.arbiter.claims.owned[KEY] == {gpu.uuid for gpu in gpus}
+
+
+async def test_a_rank_that_waits_keeps_no_gpu_that_another_rank_has_left(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1", "GPU-fake-2")
+    first, left, never = bench.gpus
+    bench.processes.known[7] = (fake_process(7, marks=frozenset({run_mark(KEY)})),)
+    first.pids, left.pids, never.pids = frozenset({7}), frozenset({7}), frozenset()
+    async with bench.working():
+        bench.say("status", rank_status(pid=7, world_size=2, gpus=[]))
+        await asyncio.sleep(1)
+        assert bench.router.arbiter.claims.owned[KEY] == {first.uuid, left.uuid}
+        left.pids = frozenset()
+        for n_heartbeats in range(4):
+            names = [never.uuid] * (1 + n_heartbeats % 2)
+            bench.say("status", rank_status(pid=8, world_size=2, gpus=names), rank=1)
+            await asyncio.sleep(10)
+        assert bench.router.arbiter.claims.owned[KEY] == {first.uuid}
+
+
+class BlinkingGpu(FakeGpu):
+    """A GPU whose list of processes is empty at one read."""
+
+    n_reads = 0
+
+    async def read_processes(self) -> frozenset[int] | None:
+        self.n_reads += 1
+        return frozenset() if self.n_reads == 2 else await super().read_processes()
+
+
+async def test_one_empty_list_takes_no_gpu_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    gpus = [FakeGpu("GPU-fake-0"), BlinkingGpu("GPU-fake-1", index=1)]
+    for gpu in gpus:
+        gpu.pids = frozenset({7})
+    bench = RouterBench(tmp_path, gpus=gpus)
+    bench.processes.known[7] = (fake_process(7, marks=frozenset({run_mark(KEY)})),)
+    async with bench.working():
+        for _ in range(6):
+            bench.say("status", rank_status(pid=7, gpus=[]))
+            await asyncio.sleep(10)
+        assert bench.router.arbiter.claims.owned[KEY] == {gpu.uuid for gpu in gpus}
+    assert "is given back" not in caplog.text

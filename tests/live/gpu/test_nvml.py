@@ -88,6 +88,19 @@ async def test_a_gpu_that_fails_at_opening_is_left_out_with_its_reason(
     await backend.close()
 
 
+async def test_a_driver_that_counts_no_gpu_is_asked_again(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.raw.n_gpus = 0
+    backend = NvmlBackend()
+    assert list(await backend.open()) == []
+    assert [str(fault) for fault in backend.faults] == ["the driver counts no GPU"]
+    assert list(await backend.open_late()) == []
+    nvml_in_process.raw.n_gpus = 1
+    (gpu,) = await backend.open_late()
+    assert (gpu.uuid, list(backend.faults)) == (nvml_in_process.gpu().uuid, [])
+    await backend.close()
+    assert nvml_in_process.calls("nvmlShutdown") == nvml_in_process.calls("nvmlInitWithFlags")
+
+
 async def test_a_driver_that_comes_late_is_opened_then(nvml_in_process: StubMachine) -> None:
     nvml_in_process.fail("nvmlInitWithFlags", 9)
     backend = NvmlBackend()
