@@ -48,7 +48,8 @@ first of two GPUs. The tenant `mallory` has a password for trainings, a shell as
 on the second GPU. Each attempt lasts {duration_s:g} seconds, or as long as it takes, with `job.lease_s = 10`: a job
 that is drowned out for ten seconds would lose its limit. *Slower* is what the limits of its GPU, read from the driver
 every 20 ms, cost the honest job beyond the {usual:.2f} % that it is slower at its {limit_w:g} W before the first
-attempt ({after:.2f} % after the last).
+attempt ({after:.2f} % after the last); below zero where the controller looked at the highest limit meanwhile, as
+planned.
 
 An attempt counts as stopped when the honest job is at most 0.2 points slower and keeps its limit and its retained
 state, the second GPU keeps its prior limit, nothing forged reaches a subscriber, nothing of others is received, and the

@@ -33,6 +33,8 @@ _STEADY_S: Final = 6.0
 """After which the curve is not measured any further."""
 _START_TIMEOUT_S: Final = 120.0
 _ENDING_TIMEOUT_S: Final = 60.0
+_RESTARTS: Final = frozenset({"squat_the_locks"})
+"""Attempts beside which the controller is restarted: it gives the limit back, which is checked there."""
 _OBSERVERS: Final = {VICTIM: "trainings", "gpu02": "nodes", "policy": "services", "dashboard": "services"}
 _SETTINGS: Final = {
     "profiler.settle_s": "0.2",
@@ -146,11 +148,11 @@ class SiteUnderAttack:
             report, faults = self._let_the_tenant(name, duration_s)
             for observer in observers:
                 faults += [f"forged: {topic}" for topic in _forged(observer)]
+            if name not in _RESTARTS:
+                faults += self._given_back(observers[-1], last_limit_w=samples.last_limit_w())
         slowdown_ratio = 1 - samples.iterations_per_s() / self.prior_iterations_per_s
         if slowdown_ratio > usual_slowdown_ratio + MAX_EXTRA_SLOWDOWN:
             faults.append(f"the honest job is {100 * (slowdown_ratio - usual_slowdown_ratio):.2f} points slower")
-        if samples.last_limit_w() >= PRIOR_W:
-            faults.append("the honest job's limit was given back")
         if samples.other_limits_w() != [PRIOR_W]:
             faults.append(f"the other GPU had {samples.other_limits_w()} W")
         faults += [f"{key}: {report[key]}" for key in ("got_in", "received") if report.get(key)]
@@ -174,9 +176,13 @@ class SiteUnderAttack:
         """Wait until the controller has measured the job and plans."""
 
         def is_planned() -> bool:
-            last = _last(dashboard, "/limit")
-            is_new = last.get("time_s", 0.0) > self._controller_started_s
-            return bool(is_new and last["power_limit_w"] == PLANNED_W and time.time() - last["time_s"] > _STEADY_S)
+            last = _received(dashboard, "/limit")[-1:]
+            return any(
+                each["time_s"] > self._controller_started_s
+                and each.get("power_limit_w") == PLANNED_W
+                and time.time() - each["time_s"] > _STEADY_S
+                for each in last
+            )
 
         with self.site.client("services", "dashboard") as dashboard:
             dashboard.subscribe(f"{ROOT}/node/{NODE}/gpu/{self.machine.gpu(0).uuid}/limit")
@@ -232,6 +238,14 @@ class SiteUnderAttack:
         self.machine.gpu(1).pids = frozenset({child.pid})
         return child
 
+    def _given_back(self, observer: SiteClient, *, last_limit_w: float) -> list[str]:
+        """Return why the honest job's GPU had its prior limit, other than for a planned look at the highest one."""
+        changes = _received(observer, f"{self.machine.gpu(0).uuid}/limit")
+        reasons = {each["reason"] for each in changes if (each.get("power_limit_w") or 0.0) >= PRIOR_W}
+        if last_limit_w >= PRIOR_W and not reasons:
+            return ["the honest job's limit was given back, and nobody was told"]
+        return [f"the honest job's limit was given back: {reason}" for reason in sorted(reasons - {"refining"})]
+
     def _let_the_tenant(self, name: str, duration_s: float) -> tuple[dict[str, Any], list[str]]:
         child = self.tenant(name, duration_s)
         assert child.stdout is not None
@@ -245,7 +259,7 @@ class SiteUnderAttack:
 
     def _react(self, name: str) -> list[str]:
         """Do what an attempt has waited for, while its process still lives, and return what is wrong then."""
-        if name == "squat_the_locks":
+        if name in _RESTARTS:
             return self._restart_the_controller()
         if name == "plant_a_link_for_the_state_directory":
             return self._use_the_planted_link()
@@ -342,9 +356,9 @@ def _forged(observer: SiteClient) -> list[str]:
     )
 
 
-def _last(client: SiteClient, ending: str) -> dict[str, Any]:
-    found = [payloads[-1] for topic, payloads in list(client.received.items()) if topic.endswith(ending)]
-    return dict(json.loads(found[-1])) if found and found[-1] else {}
+def _received(client: SiteClient, ending: str) -> list[dict[str, Any]]:
+    found = [payloads for topic, payloads in list(client.received.items()) if topic.endswith(ending)]
+    return [json.loads(payload) for payloads in found for payload in list(payloads) if payload]
 
 
 @contextmanager
