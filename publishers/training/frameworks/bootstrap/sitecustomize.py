@@ -7,6 +7,7 @@ and nothing of the training side until a framework is there. Another `sitecustom
 import importlib
 import os
 import sys
+from _thread import get_ident  # `threading` would have to be imported
 
 TYPE_CHECKING = False  # as in `typing`, which would have to be imported
 if TYPE_CHECKING:
@@ -26,32 +27,66 @@ HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 — `p
 
 
 class FrameworkFinder:
-    """Finds what the others find, and hears when a framework has been imported."""
+    """Finds what the others find, and hears when a framework has been imported.
+
+    Other tools have finders, too: they may ask all finders anew, know a loader already, or wrap it. Whatever they do,
+    an import ends as it would without this finder.
+    """
+
+    def __init__(self) -> None:
+        self._asking: set[tuple[int, str]] = set()
+        """In which thread the others are asked for which module: they may ask this one again."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         """Return the spec of a framework's module, whose loader also tells us; None for any other module."""
-        if name not in FRAMEWORKS:
+        key = (get_ident(), name)
+        if name not in FRAMEWORKS or key in self._asking:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(name, path, target) for finder in others if hasattr(finder, "find_spec"))
-        spec = next((spec for spec in specs if spec is not None), None)
-        loader: Any = getattr(spec, "loader", None)
-        exec_module = getattr(loader, "exec_module", None)
-        if exec_module is None:
-            return spec
-
-        def exec_and_tell(module: "ModuleType") -> None:
-            del loader.exec_module  # that of the class is there again
-            exec_module(module)
-            tell(FRAMEWORKS[name], module)
-
+        self._asking.add(key)
         try:
-            loader.exec_module = exec_and_tell
-        except AttributeError:  # a loader that takes no attributes
-            return spec
+            others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+            specs = (finder.find_spec(name, path, target) for finder in others)
+            spec = next((spec for spec in specs if spec is not None), None)
+            loader: Any = getattr(spec, "loader", None)
+            if hasattr(loader, "exec_module") and not hasattr(loader, "tells_gridchase"):
+                setattr(spec, "loader", TellingLoader(name, loader))  # noqa: B010 — it has the methods of a loader
+        except Exception:  # noqa: BLE001 — the import asks the others itself, and meets the same
+            return None
+        finally:
+            self._asking.discard(key)
         return spec
+
+
+class TellingLoader:
+    """Loads a framework's module as its own loader does, steps aside, and tells that it was imported.
+
+    The loader itself is not changed: it may be a class, take no attributes, or load other modules, too.
+    """
+
+    tells_gridchase = True
+
+    def __init__(self, name: str, loader: "Any") -> None:  # noqa: ANN401
+        self._name = name
+        self._loader = loader
+
+    def __getattr__(self, attribute: str) -> "Any":  # noqa: ANN401
+        """Return what the loader has."""
+        if attribute == "_loader":  # not there yet in a copy
+            raise AttributeError(attribute)
+        return getattr(self._loader, attribute)
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Execute the module, whose loader is from now on its own one."""
+        for holder, attribute in ((module, "__loader__"), (getattr(module, "__spec__", None), "loader")):
+            try:
+                if getattr(holder, attribute, None) is self:
+                    setattr(holder, attribute, self._loader)
+            except Exception:  # noqa: BLE001, S110 — it takes no attributes: this one stays
+                pass
+        self._loader.exec_module(module)
+        tell(FRAMEWORKS[self._name], module)
 
 
 _told: "list[str]" = []
@@ -64,16 +99,31 @@ def tell(function: str, module: "ModuleType") -> None:
         found = importlib.import_module("publishers.training.frameworks.found")
         getattr(found, function)(module)
     except Exception as error:  # noqa: BLE001 — training goes on whatever it is
-        is_off = os.environ.get("GRIDCHASE_DISABLED", "").strip().lower() not in {"", "0", "false", "no", "off"}
-        if not (is_off or _told) and sys.stderr is not None:
-            _told.append(sys.executable)
-            what = f"what {sys.executable} trains is not published: {type(error).__name__}: {error}"
-            sys.stderr.write(f"gridchase: {what}: is gridchase installed there?\n")
+        try:
+            _warn_once(error)
+        except Exception:  # noqa: BLE001 — stderr is closed, or cannot write it
+            return
+
+
+def _warn_once(error: Exception) -> None:
+    is_off = os.environ.get("GRIDCHASE_DISABLED", "").strip().lower() not in {"", "0", "false", "no", "off"}
+    if not (is_off or _told) and sys.stderr is not None:
+        _told.append(sys.executable)
+        what = f"what {sys.executable} trains is not published: {type(error).__name__}: {error}"
+        sys.stderr.write(f"gridchase: {what}: is gridchase installed there?\n")
+
+
+def is_here(entry: str) -> bool:
+    """Return whether an entry of the path is the folder of this file."""
+    try:
+        return os.path.abspath(entry) == HERE  # noqa: PTH100 — as above
+    except Exception:  # noqa: BLE001 — it is no string, or is relative to a folder that is gone
+        return False
 
 
 def run_other_sitecustomize() -> None:
     """Run the `sitecustomize` that would have run without this one, if there is one."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]  # noqa: PTH100 — as above
+    sys.path[:] = [entry for entry in sys.path if not is_here(entry)]
     ours = sys.modules.pop("sitecustomize", None)
     try:
         importlib.import_module("sitecustomize")
