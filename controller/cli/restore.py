@@ -38,7 +38,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         for fault in faults:
             print(f"gridchase: {printable(fault)} (using the default)", file=sys.stderr)
         with stops_deferred():
-            code = forget(config, options.forget) if options.forget else restore(config)
+            code = restore(config) if options.forget is None else forget(config, options.forget)
         if is_state_dir_known(options.config, options.set, faults):
             return code
         print(

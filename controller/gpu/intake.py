@@ -37,7 +37,7 @@ class GpuIntake:
         journal: the same.
         held: why GPUs that answer are left out, by UUID: another process holds them, or they cannot be locked. They are
             tried again whenever GPUs are taken.
-        left: which limits could not be given back yet, a sentence each; their limiters try again.
+        left: which limits could not be given back yet, a sentence each, by UUID; their limiters try again.
     """
 
     def __init__(self, lock: NodeLock, journal: Journal, clock: Clock, *, locks_gpus: bool) -> None:
@@ -45,7 +45,7 @@ class GpuIntake:
         self.held: dict[str, str] = {}
         self._waiting: list[Gpu] = []
         """The same GPUs."""
-        self.left: list[str] = []
+        self.left: dict[str, str] = {}
         self._lock = lock
         self._clock = clock
         self._locks_gpus = locks_gpus
@@ -95,7 +95,7 @@ class GpuIntake:
         for uuid, result in (await restore_all(gpus, self.journal, self._clock)).items():
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
             if result.code == "failed":
-                self.left.append(f"{uuid}: the limit {result.detail}")
+                self.left[uuid] = f"{uuid}: the limit {result.detail}"
 
     def absences(self, present: Mapping[str, object], faults: Sequence[ControllerError]) -> dict[str, Absence]:
         """Return why the GPUs that the journal names are not ours now, by UUID.
@@ -105,22 +105,23 @@ class GpuIntake:
             faults: of the backend.
         """
         away = self.journal.entries.keys() - present.keys()
-        return {uuid: absence(uuid, faults, held=self.held.get(uuid, "")) for uuid in sorted(away)}
+        known = self.left | self.held
+        return {uuid: absence(uuid, faults, known=known.get(uuid, "")) for uuid in sorted(away)}
 
 
-def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, held: str = "") -> Absence:
+def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = "") -> Absence:
     """Return why a GPU that the journal names cannot be given its prior limit.
 
     Args:
         gpu_uuid: its UUID.
         faults: of the backend: a GPU that does not answer does not tell its UUID either.
-        held: who holds it, a sentence; "" where nobody does.
+        known: why a GPU that answers is not ours, a sentence; "" where it does not.
     """
     restore = "run `gridchase restore`"
-    if held:
-        return Absence(held.removeprefix(f"{gpu_uuid}: "), f"then {restore}")
-    if any(isinstance(fault, GpuError) for fault in faults):
-        return Absence("it does not answer", f"{restore} once it does")
+    if known:
+        return Absence(known.removeprefix(f"{gpu_uuid}: "), f"then {restore}")
+    if silent := [str(fault) for fault in faults if isinstance(fault, GpuError)]:
+        return Absence(f"it does not answer ({', '.join(silent)})", f"{restore} once it does")
     if faults:
         return Absence(str(faults[0]), f"{restore} once the GPU answers")
     forget = f"if the board is gone for good, `gridchase restore --forget {gpu_uuid}`"

@@ -1,6 +1,7 @@
 """GPUs that do not answer, are not listed, or are another process's when the controller starts."""
 
 import asyncio
+import math
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -76,11 +77,20 @@ async def test_a_stop_cuts_no_restore_of_a_late_gpu_short(tmp_path: Path) -> Non
     await leave_limit(tmp_path, gpu, 150.0)
     site.backend.absent = {gpu.uuid}
     gpu.write_delay_s = 0.3
-    async with site.controlled():
-        site.backend.absent = set()
-        await site.backend.opened_late.wait()
+    await _stop_while_it_opens(site)
     assert gpu.requested_power_limit_w == 280.0
     assert not (await Journal.load(tmp_path)).entries
+
+
+async def test_a_stop_while_a_late_gpu_refuses_its_prior_limit_says_so(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    await leave_limit(tmp_path, gpu, 150.0)
+    site.backend.absent = {gpu.uuid}
+    gpu.n_ignored_writes = math.inf
+    with pytest.raises(ExceptionGroup) as caught:
+        await _stop_while_it_opens(site)
+    assert caught.group_contains(LimitsLeftError, match="GPU-fake-0 may still have .*: the limit still is 150 W")
 
 
 async def test_a_late_gpu_that_cannot_be_locked_is_set_once_it_can_be(
@@ -197,7 +207,7 @@ async def test_a_gpu_of_the_journal_that_is_listed_late_is_taken_in(
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        ("absent", "it does not answer; run `gridchase restore` once it does"),
+        ("absent", r"it does not answer \(open on GPU 1: .*\); run `gridchase restore` once it does"),
         ("unlisted", "the driver does not list it; .* if the board is gone for good, `gridchase restore --forget GPU-"),
         ("held", r"held by process \d+; stop that one first; then run `gridchase restore`"),
     ],
@@ -215,6 +225,12 @@ async def test_a_stop_says_why_a_gpu_could_not_be_restored(tmp_path: Path, case:
             async with site.controlled():
                 await asyncio.sleep(60)
     assert caught.group_contains(LimitsLeftError, match=f"{away.uuid} may still have 150 W .*prior limit 280 W: {why}")
+
+
+async def _stop_while_it_opens(site: Site) -> None:
+    async with site.controlled():
+        site.backend.absent = set()
+        await site.backend.opened_late.wait()
 
 
 async def leave_limit(state_dir: Path, gpu: FakeGpu, power_limit_w: float) -> None:
