@@ -109,11 +109,11 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         async with _open_gpus(node) as opened:
             intake = GpuIntake(lock, journal, node.clock, locks_gpus=node.config.gpu.backend == "nvml")
             gpus = await intake.take(opened)
+            await _check_journal(journal, lock, list(intake.left.values()))
             if intake.held and not gpus:
-                raise NodeLockedError("\n".join(intake.held))
-            for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
-                _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
-            await _check_journal(journal, lock, intake.left)
+                raise NodeLockedError("\n".join(intake.held.values()))
+            for uuid, absence in intake.absences({gpu.uuid: gpu for gpu in gpus}, node.backend.faults).items():
+                _LOGGER.warning("GPU %s has a journal entry but is left out: %s; keeping the entry", uuid, absence.why)
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
@@ -159,7 +159,7 @@ class _App:
         """Run the workers until `stop`, then restore the prior limits and publish that the node is offline."""
         running: list[asyncio.Task[None]] = []
         try:
-            async with _restored(self._limiters, self._intake.journal), asyncio.TaskGroup() as tasks:
+            async with _restored(self._limiters, self._left_behind), asyncio.TaskGroup() as tasks:
 
                 def start(workers: Workers) -> None:
                     running.extend(tasks.create_task(work, name=name) for name, work in workers.items())
@@ -229,23 +229,20 @@ class _App:
         }
 
     async def _await_late_gpus(self, bus: Bus, add: Callable[[Gpu], None]) -> None:
-        """Ask for what did not answer at the start, until all does, and take in each GPU that does."""
-        clock, backend = self._node.clock, self._node.backend
+        """Ask for what did not answer, was not listed or was held at the start, and take in each GPU that can be."""
+        clock, backend, intake = self._node.clock, self._node.backend, self._intake
         n_tries = 0
-        while backend.faults:
+        while backend.faults or intake.held or intake.journal.entries.keys() - self._units.keys():
             n_tries += 1
             await clock.sleep_until(clock.now_s() + backoff_s(n_tries))
             opened = await backend.open_late()
             self._profiles.driver = backend.driver
-            gpus = await _to_the_end(self._intake.take(opened))  # a stop cuts no restore short
-            if gpus and self._intake.fault:
-                self._intake.held.append(self._intake.fault)
-                continue
+            gpus = await _to_the_end(intake.take(opened))  # a stop cuts no restore short
             for gpu in gpus:
-                _LOGGER.info("GPU %s answers now", gpu.uuid)
+                _LOGGER.info("GPU %s is taken in", gpu.uuid)
                 self._status = replace(self._status, gpus=[*self._status.gpus, await _describe(gpu)])
                 add(gpu)
-            if opened:
+            if gpus:
                 n_tries = 0
                 for birth in self.births():
                     bus.publish(birth.topic, birth.payload, qos=birth.qos, retain=birth.retain)
@@ -253,7 +250,16 @@ class _App:
     def _left_out(self) -> tuple[str, ...]:
         """Return why GPUs are left out: they do not answer yet, or another process holds them."""
         absent = [f"left out until it answers: {fault}" for fault in self._node.backend.faults]
-        return (*absent, *(f"a GPU is left out: {fault}" for fault in self._intake.held))
+        return (*absent, *(f"a GPU is left out: {fault}" for fault in self._intake.held.values()))
+
+    def _left_behind(self) -> list[str]:
+        """Return which GPUs may still have a limit of ours, although no limiter of ours can restore it, and why."""
+        entries = self._intake.journal.entries
+        return [
+            f"{uuid} may still have {entries[uuid].newest_power_limit_w:g} W instead of its prior limit"
+            f" {entries[uuid].prior_power_limit_w:g} W: {why}; {remedy}"
+            for uuid, (why, remedy) in self._intake.absences(self._units, self._node.backend.faults).items()
+        ]
 
     def _feed(self) -> SignalFeed:
         return SignalFeed(
@@ -297,12 +303,14 @@ class _App:
 
 
 @asynccontextmanager
-async def _restored(limiters: Sequence[GpuPowerLimiter], journal: Journal) -> AsyncIterator[None]:
+async def _restored(
+    limiters: Sequence[GpuPowerLimiter], left_behind: Callable[[], Sequence[str]]
+) -> AsyncIterator[None]:
     """Restore every prior limit, however the body ends; all at once, so that one GPU cannot delay another.
 
     Args:
         limiters: those of the GPUs; some may be added while the body runs.
-        journal: lists what is to be restored.
+        left_behind: which limits nobody can restore now, a sentence each.
 
     Raises:
         LimitsLeftError: some limit was not restored; the journal keeps it.
@@ -322,12 +330,7 @@ async def _restored(limiters: Sequence[GpuPowerLimiter], journal: Journal) -> As
         yield
     finally:
         await _to_the_end(stop_all())
-    faults += [
-        f"{uuid} may still have {entry.newest_power_limit_w:g} W instead of its prior limit"
-        f" {entry.prior_power_limit_w:g} W: it does not answer; run `gridchase restore` once it does"
-        for uuid, entry in journal.entries.items()
-        if uuid not in {limiter.gpu.uuid for limiter in limiters}
-    ]
+    faults += left_behind()
     if faults:  # where the body has failed, that is what is raised
         raise LimitsLeftError(faults)
 

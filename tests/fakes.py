@@ -200,22 +200,26 @@ class FakeBackend:
         self.gpus = gpus
         self.absent: set[str] = set()
         """The UUIDs of the GPUs that do not answer yet."""
+        self.unlisted: set[str] = set()
+        """The UUIDs of the GPUs that the driver does not list yet."""
+        self.n_late_tries = 0
         self.is_open = False
         self.opened_late = asyncio.Event()
         self._opened: list[FakeGpu] = []
 
     @property
     def faults(self) -> Sequence[ControllerError]:
-        absent = [gpu for gpu in self.gpus if gpu not in self._opened]
+        absent = [gpu for gpu in self.gpus if gpu not in self._opened and gpu.uuid not in self.unlisted]
         return [GpuLostError("it is not ready", gpu_uuid=f"GPU {gpu.index}", operation="open") for gpu in absent]
 
     async def open(self) -> Sequence[FakeGpu]:
         self.is_open = True
-        self._opened = [gpu for gpu in self.gpus if gpu.uuid not in self.absent]
+        self._opened = self._answering()
         return self._opened
 
     async def open_late(self) -> Sequence[FakeGpu]:
-        late = [gpu for gpu in self.gpus if gpu.uuid not in self.absent and gpu not in self._opened]
+        self.n_late_tries += 1
+        late = [gpu for gpu in self._answering() if gpu not in self._opened]
         self._opened = [*self._opened, *late]
         if late:
             self.opened_late.set()
@@ -223,6 +227,9 @@ class FakeBackend:
 
     async def close(self) -> None:
         self.is_open = False
+
+    def _answering(self) -> list[FakeGpu]:
+        return [gpu for gpu in self.gpus if gpu.uuid not in self.absent | self.unlisted]
 
 
 class FakeBus:

@@ -1,4 +1,7 @@
-"""`gridchase restore`: restore the limits of a killed controller, by hand or from systemd's ExecStopPost."""
+"""`gridchase restore`: restore the limits of a killed controller, by hand or from systemd's ExecStopPost.
+
+With `--forget` it strikes the journal entry of a board that will not come back; nothing else gives up a limit.
+"""
 
 import argparse
 import asyncio
@@ -9,7 +12,8 @@ from controller.cli.configuration import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
 from controller.config import Config, is_state_dir_known, load_for_restore
-from controller.errors import BackendError, JournalError, NodeLockedError
+from controller.errors import BackendError, ConfigError, GpuError, JournalError, NodeLockedError
+from controller.gpu.intake import absence
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.read_back import restore_all, unexplained_limits
@@ -23,13 +27,18 @@ _BY_HAND = "see `nvidia-smi -q -d POWER`, and set them by hand where needed (`nv
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb; a configuration that is wrong elsewhere must not keep a limit in place."""
     add_configuration(verb)
+    verb.add_argument(
+        "--forget",
+        metavar="UUID",
+        help="restore nothing, but strike the journal entry of a board that was taken out of the node for good",
+    )
 
     def do(options: argparse.Namespace) -> int:
         config, faults = load_for_restore(options.config, options.set)
         for fault in faults:
             print(f"gridchase: {printable(fault)} (using the default)", file=sys.stderr)
         with stops_deferred():
-            code = restore(config)
+            code = restore(config) if options.forget is None else forget(config, options.forget)
         if is_state_dir_known(options.config, options.set, faults):
             return code
         print(
@@ -69,6 +78,46 @@ def restore(config: Config) -> int:
         return asyncio.run(_restore(config, Journal.read(state_dir), lock))
 
 
+def forget(config: Config, gpu_uuid: str) -> int:
+    """Strike the journal entry of a board that is gone for good, from the journal and its copy; return 0.
+
+    Raises:
+        ConfigError: the journal does not name it, or it may still be there: then it is to be restored.
+        JournalError: the journal cannot be locked, read or written.
+        NodeLockedError: a controller is running, or holds this GPU.
+        BackendError: the driver cannot tell which GPUs there are.
+    """
+    state_dir = Path(config.node.state_dir)
+    with NodeLock(state_dir, restores=True) as lock:
+        return asyncio.run(_forget(config, Journal.read(state_dir), lock, gpu_uuid))
+
+
+async def _forget(config: Config, journal: Journal, lock: NodeLock, gpu_uuid: str) -> int:
+    if journal.damage:
+        raise JournalError("\n".join(journal.damage))
+    if (entry := journal.entries.get(gpu_uuid)) is None:
+        named = ", ".join(sorted(journal.entries)) or "none"
+        raise ConfigError([f"--forget {gpu_uuid}: must be a GPU that the journal names; there is {named}"])
+    backend = backend_of(config, SystemClock())
+    try:
+        is_listed = gpu_uuid in {gpu.uuid for gpu in await backend.open()}
+        faults = [fault for fault in backend.faults if isinstance(fault, GpuError)]
+    finally:
+        await backend.close()
+    if is_listed:
+        raise ConfigError([f"--forget {gpu_uuid}: the driver lists this GPU; run `gridchase restore`"])
+    if faults:
+        raise ConfigError([f"--forget {gpu_uuid}: it may be the GPU that does not answer: {faults[0]}"])
+    if held := lock.lock_gpus([gpu_uuid]) if config.gpu.backend == "nvml" else {}:
+        raise NodeLockedError(held[gpu_uuid])
+    if lock.fault:
+        raise JournalError(lock.fault)
+    await journal.forget(gpu_uuid)
+    limits = f"{entry.newest_power_limit_w:g} W, instead of its prior limit {entry.prior_power_limit_w:g} W"
+    print(printable(f"{gpu_uuid}: forgotten: it was left at {limits}"))
+    return 0
+
+
 async def _unexplained_limits(config: Config) -> list[str]:
     backend = backend_of(config, SystemClock())
     try:
@@ -83,7 +132,7 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     clock = SystemClock()
     backend = backend_of(config, clock)
     gpus = [gpu for gpu in await backend.open() if gpu.uuid in journal.entries]
-    absent = journal.entries.keys() - {gpu.uuid for gpu in gpus}
+    absent = {uuid: absence(uuid, backend.faults) for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}}
     try:
         held = lock.lock_gpus(gpu.uuid for gpu in gpus) if config.gpu.backend == "nvml" else {}
         results = await restore_all([gpu for gpu in gpus if gpu.uuid not in held], journal, clock)
@@ -91,8 +140,8 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
         await backend.close()
     for uuid, result in results.items():
         print(printable(f"{uuid}: {result.code}: {result.detail}"))
-    for uuid in sorted(absent):
-        print(f"{printable(uuid)}: failed: not present on this node; its journal entry is kept")
+    for uuid, (why, remedy) in sorted(absent.items()):
+        print(printable(f"{uuid}: failed: {why}; its journal entry is kept; {remedy}"))
     if lock.fault:
         print(f"gridchase: {lock.fault}", file=sys.stderr)
     has_failed = bool(absent) or any(result.code == "failed" for result in results.values())

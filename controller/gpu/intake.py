@@ -1,18 +1,27 @@
 """What is done with a GPU before it is measured: it is locked, and a limit that was left on it is given back.
 
-Both at the start and later, for a GPU that does not answer before.
+Both at the start and later, for a GPU that did not answer, was not listed or was held by another process before.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from controller.clock import Clock
-from controller.gpu.journal import Journal
-from controller.gpu.node_lock import NodeLock
+from controller.errors import ControllerError, GpuError
+from controller.gpu.journal import Journal, held_elsewhere
+from controller.gpu.node_lock import NodeLock, lock_holders
 from controller.gpu.read_back import restore_all, unexplained_limits
 from controller.ports import Gpu
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class Absence(NamedTuple):
+    """Why a GPU that the journal names is not there, and what to do about its limit."""
+
+    why: str
+    remedy: str
 
 
 class GpuIntake:
@@ -26,14 +35,17 @@ class GpuIntake:
 
     Attributes:
         journal: the same.
-        held: which GPUs another process holds, a sentence each; they are left out.
-        left: which limits could not be given back yet, a sentence each; their limiters try again.
+        held: why GPUs that answer are left out, by UUID: another process holds them, or they cannot be locked. They are
+            tried again whenever GPUs are taken.
+        left: which limits could not be given back yet, a sentence each, by UUID; their limiters try again.
     """
 
     def __init__(self, lock: NodeLock, journal: Journal, clock: Clock, *, locks_gpus: bool) -> None:
         self.journal = journal
-        self.held: list[str] = []
-        self.left: list[str] = []
+        self.held: dict[str, str] = {}
+        self._waiting: list[Gpu] = []
+        """The same GPUs."""
+        self.left: dict[str, str] = {}
         self._lock = lock
         self._clock = clock
         self._locks_gpus = locks_gpus
@@ -47,17 +59,70 @@ class GpuIntake:
         return self._lock.fault
 
     async def take(self, opened: Sequence[Gpu]) -> list[Gpu]:
-        """Return the GPUs that are ours, after giving back what a killed controller had left on them."""
-        held = self._lock.lock_gpus(gpu.uuid for gpu in opened) if self._locks_gpus else {}
-        for fault in held.values():
+        """Return the GPUs that are ours from now on, after giving back what a killed controller had left on them.
+
+        Args:
+            opened: those that answer now, and did not before; those in `held` are tried again.
+        """
+        asked = [*self._waiting, *opened]
+        held = self._left_by_others()
+        if self._locks_gpus:
+            held |= self._lock.lock_gpus(gpu.uuid for gpu in asked if gpu.uuid not in held)
+        gpus = [gpu for gpu in asked if gpu.uuid not in held]
+        await self._give_back(gpus)
+        if self.fault:  # what is ours may be given back without a lock, but not set
+            held |= dict.fromkeys((gpu.uuid for gpu in gpus), self.fault)
+        for fault in dict.fromkeys(fault for uuid, fault in held.items() if uuid not in self.held):
             _LOGGER.error("a GPU is left out: %s", fault)
-        self.held += held.values()
-        gpus = [gpu for gpu in opened if gpu.uuid not in held]
+        self.held, self._waiting = held, [gpu for gpu in asked if gpu.uuid in held]
+        return [gpu for gpu in gpus if gpu.uuid not in held]
+
+    def _left_by_others(self) -> dict[str, str]:
+        """Return which GPUs in `held` still have a limit of another controller: were it killed, that is no prior limit.
+
+        They are not locked either: their controller has to get at them when it starts again.
+        """
+        state_dir = self.journal.path.parent
+        uuids = self.held.keys() & held_elsewhere(state_dir) if self.held else ()
+        holders = lock_holders(state_dir, uuids)
+        left = "another controller has left a limit on it; run `gridchase restore` with its configuration"
+        return {uuid: self.held[uuid] if uuid in holders else f"{uuid}: {left}" for uuid in uuids}
+
+    async def _give_back(self, gpus: Sequence[Gpu]) -> None:
         if self._has_no_record:  # on a node that never ran a controller it is nothing
             for unexplained in await unexplained_limits(gpus):
                 _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", unexplained)
         for uuid, result in (await restore_all(gpus, self.journal, self._clock)).items():
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
             if result.code == "failed":
-                self.left.append(f"{uuid}: the limit {result.detail}")
-        return gpus
+                self.left[uuid] = f"{uuid}: the limit {result.detail}"
+
+    def absences(self, present: Mapping[str, object], faults: Sequence[ControllerError]) -> dict[str, Absence]:
+        """Return why the GPUs that the journal names are not ours now, by UUID.
+
+        Args:
+            present: those that are, by UUID.
+            faults: of the backend.
+        """
+        away = self.journal.entries.keys() - present.keys()
+        known = self.left | self.held
+        return {uuid: absence(uuid, faults, known=known.get(uuid, "")) for uuid in sorted(away)}
+
+
+def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = "") -> Absence:
+    """Return why a GPU that the journal names cannot be given its prior limit.
+
+    Args:
+        gpu_uuid: its UUID.
+        faults: of the backend: a GPU that does not answer does not tell its UUID either.
+        known: why a GPU that answers is not ours, a sentence; "" where it does not.
+    """
+    restore = "run `gridchase restore`"
+    if known:
+        return Absence(known.removeprefix(f"{gpu_uuid}: "), f"then {restore}")
+    if silent := [str(fault) for fault in faults if isinstance(fault, GpuError)]:
+        return Absence(f"it does not answer ({', '.join(silent)})", f"{restore} once it does")
+    if faults:
+        return Absence(str(faults[0]), f"{restore} once the GPU answers")
+    forget = f"if the board is gone for good, `gridchase restore --forget {gpu_uuid}`"
+    return Absence("the driver does not list it", f"{restore} once it does, or, {forget}")

@@ -317,6 +317,13 @@ def copy_path_of(state_dir: Path) -> Path | None:
     return folder / f"journal-{name}.json"
 
 
+def held_elsewhere(state_dir: Path) -> frozenset[str]:
+    """Return the GPUs on which controllers with other state directories, running or killed, have left a limit."""
+    own = copy_path_of(state_dir)
+    others = [path for path in own.parent.glob("journal-*.json") if path != own] if own is not None else []
+    return frozenset(uuid for path in others for uuid in _read_copy(path).entries)
+
+
 def _replace_copy(path: Path, content: bytes | None) -> None:
     if content is None:
         path.unlink(missing_ok=True)

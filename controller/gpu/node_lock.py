@@ -34,18 +34,23 @@ class NodeLock:
     Args:
         state_dir: the state directory.
         restores: whether this process only restores limits, and ends then: others wait for it.
-
-    Attributes:
-        fault: why the state directory or a GPU is not locked, although no other process holds it; limits may be
-            restored then, but none may be set; "" while all is well.
     """
 
     def __init__(self, state_dir: Path, *, restores: bool = False) -> None:
-        self.fault = ""
+        self._dir_fault = self._gpu_fault = ""
         self._note = f"{os.getpid()} {RESTORING}\n" if restores else f"{os.getpid()}\n"
         self._state_dir = state_dir
         self._gpu_dirs = _lock_dirs(state_dir)
+        self._locked: set[str] = set()
         self._fds: list[int] = []
+
+    @property
+    def fault(self) -> str:
+        """Return why the state directory, or a GPU when they were locked last, is not locked, though it is free.
+
+        Limits may be restored then, but none may be set; "" while all is well.
+        """
+        return self._dir_fault or self._gpu_fault
 
     def __enter__(self) -> Self:
         """Lock the state directory; where it cannot be used, `fault` says why.
@@ -59,30 +64,32 @@ class NodeLock:
             call_in_time(lambda: make_private_dir(self._state_dir), timeout_s=DISK_TIMEOUT_S)
         except OSError as error:
             is_unsafe = isinstance(error, UnsafeDirectoryError)
-            self.fault = f"{self._state_dir}: {error.strerror}; {_REMEDY}"
+            self._dir_fault = f"{self._state_dir}: {error.strerror}; {_REMEDY}"
         try:
             self._lock(path, may_write=not is_unsafe)
         except NodeLockedError:
             self.__exit__(None, None, None)
             raise
         except OSError as error:
-            self.fault = self.fault or f"{path}: cannot be locked: {error.strerror}; {_REMEDY}"
+            self._dir_fault = self._dir_fault or f"{path}: cannot be locked: {error.strerror}; {_REMEDY}"
         return self
 
     def lock_gpus(self, gpu_uuids: Iterable[str]) -> dict[str, str]:
-        """Lock each GPU against every other gridchase process on this node.
+        """Lock each GPU against every other gridchase process on this node; one that is locked already stays so.
 
         Returns:
             which GPUs another process holds, by UUID, with a sentence each; they must not be written.
         """
         held: dict[str, str] = {}
-        for uuid in gpu_uuids:
+        self._gpu_fault = ""
+        for uuid in (each for each in gpu_uuids if each not in self._locked):
             try:
                 self._lock_gpu(uuid)
+                self._locked.add(uuid)
             except NodeLockedError as error:
                 held[uuid] = str(error)
             except OSError as error:
-                self.fault = self.fault or f"{uuid}: cannot be locked: {error.strerror}; {_REMEDY}"
+                self._gpu_fault = self._gpu_fault or f"{uuid}: cannot be locked: {error.strerror}; {_REMEDY}"
         return held
 
     def __exit__(
@@ -92,6 +99,7 @@ class NodeLock:
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
+        self._locked.clear()
 
     def _lock_gpu(self, uuid: str) -> None:
         """Lock the file of a GPU in the first directory that can be used.

@@ -2,14 +2,13 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from controller.app import run_controller
-from controller.config import HttpConfig
 from controller.errors import (
     BackendError,
     ControllerError,
@@ -18,13 +17,11 @@ from controller.errors import (
     LimitsLeftError,
     NodeLockedError,
 )
-from controller.gpu.journal import Journal, JournalEntry
 from controller.gpu.node_lock import NodeLock
-from controller.http.health import Snapshot
-from controller.ports import Pauses
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import decode
 from publishers.messages.reports import GridSignal, NodeStatus
+from tests.controller.health_probe import HealthProbe
 from tests.fakes import FakeBackend, FakeGpu, FakeHistoryStore, FixedProvider, flat_signal
 from tests.scenarios.site import ANY_PROVIDER, NODE, TOPICS, Site, Training, prior_gpu
 
@@ -51,20 +48,6 @@ class HangingBackend(FakeBackend):
     """A node whose driver hangs while it is closed."""
 
     async def close(self) -> None:
-        await asyncio.Event().wait()
-
-
-class HealthProbe:
-    """Replaces the HTTP server, and gives access to what it would show."""
-
-    snapshot: Callable[[], Snapshot]
-
-    def __init__(self, _: HttpConfig, *, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path) -> None:
-        assert pauses.runs() == {}
-        assert own_token.name == "http.token"
-        type(self).snapshot = staticmethod(snapshot)
-
-    async def run(self) -> None:
         await asyncio.Event().wait()
 
 
@@ -99,108 +82,6 @@ async def test_a_service_waits_for_its_driver_and_says_so(
         assert site.limits(gpu)[-1].job == "resnet50", "it is controlled like any other"
         assert min(limit.power_limit_w or 280.0 for limit in site.limits(gpu)) < 280.0
     assert gpu.requested_power_limit_w == 280.0
-
-
-async def test_a_gpu_that_is_not_ready_at_the_start_is_taken_in_when_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
-    first, late = prior_gpu(), prior_gpu("GPU-fake-1", index=1)
-    site = Site(tmp_path, [first, late])
-    site.backend.absent = {late.uuid}
-    async with site.controlled():
-        assert HealthProbe.snapshot().troubles() == ["left out until it answers: open on GPU 1: it is not ready"]
-        training = Training(site, [late])
-        await training.train(600)
-        assert late.requested_power_limit_w == 280.0
-        site.backend.absent = set()
-        await training.train(900)
-        assert HealthProbe.snapshot().troubles() == []
-        assert {gpu.uuid for gpu in decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus} == {
-            first.uuid,
-            late.uuid,
-        }
-        assert min(limit.power_limit_w or 280.0 for limit in site.limits(late)) < 280.0, (
-            "the claim that was refused is granted"
-        )
-        assert TOPICS.gpu(NODE, late.uuid, "energy") in site.bus.retained
-    assert late.requested_power_limit_w == 280.0
-    assert TOPICS.gpu(NODE, late.uuid, "energy") not in site.bus.retained
-
-
-async def test_a_limit_that_a_kill_left_comes_back_as_soon_as_its_gpu_answers(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
-    await leave_limit(tmp_path, gpu, 150.0)
-    site.backend.absent = {gpu.uuid}
-    async with site.controlled():
-        await asyncio.sleep(4)
-        assert gpu.requested_power_limit_w == 150.0
-        site.backend.absent = set()
-        await asyncio.sleep(10)
-        assert gpu.requested_power_limit_w == 280.0
-    assert not (await Journal.load(tmp_path)).entries
-
-
-async def test_a_stop_says_what_a_gpu_that_never_answered_may_still_have(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
-    await leave_limit(tmp_path, gpu, 150.0)
-    site.backend.absent = {gpu.uuid}
-    with pytest.raises(ExceptionGroup) as caught:
-        async with site.controlled():
-            await asyncio.sleep(600)
-    assert caught.group_contains(LimitsLeftError, match=r"GPU-fake-0 may still have 150 W .*prior limit 280 W")
-    assert gpu.uuid in (await Journal.load(tmp_path)).entries
-
-
-async def test_a_stop_cuts_no_restore_of_a_late_gpu_short(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
-    await leave_limit(tmp_path, gpu, 150.0)
-    site.backend.absent = {gpu.uuid}
-    gpu.write_delay_s = 0.3
-    async with site.controlled():
-        site.backend.absent = set()
-        await site.backend.opened_late.wait()
-    assert gpu.requested_power_limit_w == 280.0
-    assert not (await Journal.load(tmp_path)).entries
-
-
-async def test_a_late_gpu_that_cannot_be_locked_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
-    site.backend.absent = {gpu.uuid}
-    async with site.controlled():
-        monkeypatch.setattr("controller.gpu.intake.GpuIntake.fault", "GPU-fake-0: cannot be locked")
-        site.backend.absent = set()
-        await Training(site).train(600)
-        assert "a GPU is left out: GPU-fake-0: cannot be locked" in HealthProbe.snapshot().troubles()
-        assert not site.limits(gpu)
-
-
-async def test_a_late_gpu_with_a_low_limit_and_no_journal_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, late = prior_gpu(), prior_gpu("GPU-fake-1", index=1)
-    late.requested_power_limit_w = 150.0
-    site = Site(tmp_path, [first, late])
-    site.backend.absent = {late.uuid}
-    async with site.controlled():
-        training = Training(site)
-        await training.train(900)
-        site.backend.absent = set()
-        await training.train(100)
-    assert caplog.text.count("GPU-fake-1 has 150 W, less than its default of 300 W, and there is no journal") == 1
-    assert "is gone" not in caplog.text
-
-
-async def leave_limit(state_dir: Path, gpu: FakeGpu, power_limit_w: float) -> None:
-    """Leave a limit on a GPU, as a controller does that is killed."""
-    entry = JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(power_limit_w,), written_at_s=0.0)
-    await (await Journal.load(state_dir)).record(gpu.uuid, entry)
-    gpu.requested_power_limit_w = power_limit_w
 
 
 async def test_a_node_without_gpus_runs_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -354,9 +235,9 @@ async def test_a_gpu_in_the_journal_that_is_not_on_the_node_keeps_its_entry(
     with pytest.raises(ExceptionGroup) as caught:
         async with Site(tmp_path, [prior_gpu("GPU-other", 0)]).controlled():
             pass
-    assert caught.group_contains(LimitsLeftError, match="GPU-away may still have")
+    assert caught.group_contains(LimitsLeftError, match="GPU-away may still have .* --forget GPU-away`")
     assert b"GPU-away" in (tmp_path / "journal.json").read_bytes()
-    assert "GPU GPU-away has a journal entry but is not present" in caplog.text
+    assert "GPU GPU-away has a journal entry but is left out: the driver does not list it" in caplog.text
 
 
 async def test_the_last_messages_are_the_limits_then_offline(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ its last client leaves.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -58,6 +59,7 @@ class NvmlBackend:
         """That of the driver as a whole, from the first try to open it on."""
         self._fault: DriverUnavailableError | None = None
         self._is_open = False
+        self._n_listed = 0
         self._gpus: list[NvmlGpu] = []
         self._absent: dict[int, _AbsentGpu] = {}
 
@@ -79,7 +81,9 @@ class NvmlBackend:
         _check_package(calls.PACKAGE_FILE)
         self._thread = self._thread or DriverThread("NVML")
         try:
-            n_gpus, self.driver = await self._thread.call("open", calls.initialise, timeout_s=self._open_timeout_s)
+            self._n_listed, self.driver = await self._thread.call(
+                "open", calls.initialise, timeout_s=self._open_timeout_s
+            )
         except GpuSuspectError as error:
             self._fault = DriverUnavailableError(f"{error}; the driver hangs: see the kernel log (dmesg, Xid)")
             raise self._fault from error
@@ -87,8 +91,8 @@ class NvmlBackend:
             self._fault = error
             raise
         self._is_open = True
-        self._fault = None if n_gpus else DriverUnavailableError("the driver counts no GPU")
-        for index in range(n_gpus):
+        self._fault = None if self._n_listed else DriverUnavailableError("the driver counts no GPU")
+        for index in range(self._n_listed):
             await self._open_gpu(index)
         return tuple(self._gpus)
 
@@ -102,9 +106,23 @@ class NvmlBackend:
             except BackendError:
                 return ()
         n_before = len(self._gpus)
-        for index in list(self._absent):
+        for index in await self._unknown_indices():
             await self._open_gpu(index)
         return tuple(self._gpus[n_before:])
+
+    async def _unknown_indices(self) -> Sequence[int]:
+        """Return the indices at which a GPU may be that is not open: all, where the driver's list has changed.
+
+        A process that has NVML open sees its list change, and the indices with it (nvmlDeviceDiscoverGpus says so). To
+        open NVML anew would take every handle and, without persistence mode, every limit. Where a driver shows a board
+        to new clients alone, it is taken at the next start.
+        """
+        n_listed = self._n_listed
+        if self._thread is not None:
+            with suppress(GpuError):
+                n_listed = await self._thread.call("count", calls.count, timeout_s=self._read_timeout_s)
+        has_changed, self._n_listed = n_listed != self._n_listed, n_listed
+        return range(n_listed) if has_changed else tuple(self._absent)
 
     async def _open_gpu(self, index: int) -> None:
         absent = self._absent.get(index)
@@ -117,6 +135,11 @@ class NvmlBackend:
                 _LOGGER.error("GPU %d is left out until it answers: %s", index, error)
             return
         self._absent.pop(index, None)
+        known = next((gpu for gpu in self._gpus if gpu.uuid == board.uuid), None)
+        if known is not None:
+            known.index = index
+            thread.close()
+            return
         thread.label = board.uuid
         gpu = NvmlGpu(board, thread, read_timeout_s=self._read_timeout_s, write_timeout_s=self._write_timeout_s)
         self._gpus.append(gpu)
@@ -151,7 +174,7 @@ class NvmlGpu:
 
     Attributes:
         uuid: its identity, `GPU-…`.
-        index: NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES.
+        index: NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES; it changes with the driver's list.
         model: such as `NVIDIA A40`.
     """
 

@@ -62,12 +62,21 @@ def initialise() -> tuple[int, str]:
     try:
         pynvml.nvmlInit()
         try:
-            return int(pynvml.nvmlDeviceGetCount()), _versions()
+            return _count(), _versions()
         except pynvml.NVMLError:
             pynvml.nvmlShutdown()
             raise
     except pynvml.NVMLError as error:
         raise DriverUnavailableError(errors.open_message(error.value, str(error))) from error
+
+
+def count() -> int:
+    """Return the number of GPUs that the driver lists now; no board is initialised for it."""
+    return translate_errors("NVML", "count", _count)
+
+
+def _count() -> int:
+    return int(pynvml.nvmlDeviceGetCount())
 
 
 def _versions() -> str:

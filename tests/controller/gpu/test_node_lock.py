@@ -110,13 +110,16 @@ def test_where_the_run_directory_is_not_ours_the_state_directory_has_the_locks(t
     assert (tmp_path / "state" / f"{GPU}.lock").is_file()
 
 
-def test_a_gpu_that_cannot_be_locked_at_all_is_a_fault(tmp_path: Path, run_dir: Path) -> None:
+def test_a_gpu_that_cannot_be_locked_at_all_is_a_fault_until_it_can_be(tmp_path: Path, run_dir: Path) -> None:
     run_dir.touch()
     (tmp_path / "state").mkdir(0o700)
     (tmp_path / "state" / f"{GPU}.lock").mkdir()
     with NodeLock(tmp_path / "state") as lock:
         assert lock.lock_gpus([GPU]) == {}
         assert f"{GPU}: cannot be locked" in lock.fault
+        (tmp_path / "state" / f"{GPU}.lock").rmdir()
+        for _ in range(2):
+            assert (lock.lock_gpus([GPU]), lock.fault) == ({}, "")
 
 
 def test_who_holds_a_gpu_is_told_without_taking_its_lock(tmp_path: Path) -> None:

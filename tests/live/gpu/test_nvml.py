@@ -101,6 +101,33 @@ async def test_a_driver_that_counts_no_gpu_is_asked_again(nvml_in_process: StubM
     assert nvml_in_process.calls("nvmlShutdown") == nvml_in_process.calls("nvmlInitWithFlags")
 
 
+async def test_a_board_that_is_listed_late_is_opened_and_moves_the_indices(nvml_in_process: StubMachine) -> None:
+    raw, first = nvml_in_process.raw, nvml_in_process.gpu()
+    backend = NvmlBackend()
+    (known,) = await backend.open()
+    n_asked = first.calls("nvmlDeviceGetUUID")
+    assert list(await backend.open_late()) == []
+    assert first.calls("nvmlDeviceGetUUID") == n_asked, "the boards are only counted"
+    raw.gpus[1] = raw.gpus[0]
+    raw.gpus[0].uuid, raw.n_gpus = b"GPU-late", 2
+    (late,) = await backend.open_late()
+    assert ((late.uuid, late.index), known.index) == (("GPU-late", 0), 1)
+    assert (list(await backend.open_late()), list(backend.faults)) == ([], [])
+    assert nvml_in_process.calls("nvmlShutdown") == 0, "what is held stays held"
+    await backend.close()
+
+
+async def test_a_count_that_fails_hides_no_gpu_that_answers_late(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().fail("nvmlDeviceGetUUID", 15)
+    backend = NvmlBackend()
+    assert list(await backend.open()) == []
+    nvml_in_process.gpu().fail("nvmlDeviceGetUUID", 0)
+    nvml_in_process.fail("nvmlDeviceGetCount_v2", 999)
+    assert len(await backend.open_late()) == 1
+    nvml_in_process.fail("nvmlDeviceGetCount_v2", 0)
+    await backend.close()
+
+
 async def test_a_driver_that_comes_late_is_opened_then(nvml_in_process: StubMachine) -> None:
     nvml_in_process.fail("nvmlInitWithFlags", 9)
     backend = NvmlBackend()

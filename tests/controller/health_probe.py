@@ -1,0 +1,23 @@
+"""What the controller would show over HTTP, without a server."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from controller.config import HttpConfig
+from controller.http.health import Snapshot
+from controller.ports import Pauses
+
+
+class HealthProbe:
+    """Replaces the HTTP server, and gives access to what it would show."""
+
+    snapshot: Callable[[], Snapshot]
+
+    def __init__(self, _: HttpConfig, *, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path) -> None:
+        assert pauses.runs() == {}
+        assert own_token.name == "http.token"
+        type(self).snapshot = staticmethod(snapshot)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
