@@ -111,6 +111,39 @@ async def test_iterations_that_are_too_long_are_not_sent_for_ever(caplog: pytest
     assert sum("iterations: " in line for line in caplog.messages) == 1
 
 
+COMMAND = f"{'x' * MAX_BYTES}/command"
+TOPICS = ["notice", "energy", COMMAND]
+
+
+def listen(url: str, received: dict[str, bytes]) -> PahoConnection:
+    """Subscribe, publish a message, and wait until the broker has taken everything that it takes."""
+    connection = PahoConnection(BrokerAddress(url=url), WILL)
+    for topic in TOPICS:
+        connection.subscribe(topic, partial(received.__setitem__, topic))
+    receipt = connection.publish("status", b"running", qos=1)
+    work(connection, lambda: receipt.done and connection.is_subscribed())
+    return connection
+
+
+@pytest.mark.parametrize("stated", [None, STATES_MAX_BYTES])
+async def test_a_subscription_that_is_refused_costs_itself_alone(
+    stated: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = ClosingBroker(
+        refuses_filters=lambda topics: COMMAND in topics, denied=frozenset({"energy"}), stated=stated
+    )
+    async with serving(refusing) as broker:
+        connection = await asyncio.to_thread(listen, broker.url, {})
+        assert {topic for packet in broker.subscribed for topic in packet} == {"notice", "energy"}
+        assert broker.n_connections <= 5
+        assert broker.taken == [Outgoing(topic="status", payload=b"running", qos=1)]
+        connection.close()
+    (left_out,) = [line for line in caplog.messages if COMMAND in line]
+    assert stated is None or "a packet of 1016 bytes; the broker takes at most 1000" in left_out
+    denied = "the broker refuses the subscription to energy: check its access rules"
+    assert sorted(caplog.messages) == sorted([denied, left_out])
+
+
 async def test_without_retained_messages_all_is_published_and_the_will_too(caplog: pytest.LogCaptureFixture) -> None:
     refusing = ClosingBroker(
         refuses=lambda message: message.retain, stated=STATES_NO_RETAIN, refuses_retained_will=True

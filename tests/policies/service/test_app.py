@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.app import _bus, run_service
+from policies.service.app import _bus, _Service, run_service
 from policies.service.config import HttpConfig, PolicyConfig
 from policies.service.errors import RequestError
 from policies.service.http.app import served
@@ -38,6 +38,18 @@ async def test_without_http_no_token_is_made_or_looked_at(tmp_path: Path, caplog
     async with served(memory.trials, memory.jobs, http=http, own_token=own_token, clock_s=lambda: NOW_S) as url:
         assert (url, caplog.messages) == ("", [])
     assert not own_token.exists()
+
+
+async def test_a_subscription_that_the_broker_refuses_is_a_trouble_of_the_service(tmp_path: Path) -> None:
+    config = PolicyConfig(bus=BusConfig(url="mqtt://broker"))
+    service = _Service(config, state_dir=tmp_path, clock_s=lambda: NOW_S, grace_s=30.0)
+    assert service._bus is not None
+    assert service._bus_trouble() == "the broker has not answered yet"
+    service._bus.connected = True
+    assert service._bus_trouble() is None
+    refusals = service._bus._refusals
+    refusals.on_subscribed(refusals.on_subscribing(["gridchase/v1/user/#"]), [128])
+    assert "refuses the subscription to gridchase/v1/user/#" in str(service._bus_trouble())
 
 
 async def test_the_service_drops_the_surplus_of_a_flood() -> None:
