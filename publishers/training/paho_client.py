@@ -30,7 +30,8 @@ KEEPALIVE_S: Final = 60
 """Long, because a training step may hold the interpreter's lock for a while; the heartbeat is quicker anyway."""
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
-_MAX_QUEUED: Final = 64
+_MAX_QUEUED: Final = 512
+"""More than the worker hands over at once after an absence of the broker: 256 events and 64 messages of iterations."""
 _MAX_IN_FLIGHT: Final = 20
 _MAX_READ: Final = 64
 """Messages read in one turn: many may have arrived since the last flush, and a client may flood us."""
@@ -143,6 +144,10 @@ class PahoConnection:
         else:
             receipt.is_lost = True
         return receipt
+
+    def allow(self, topic: str) -> None:
+        """Let the next message at a topic be tried, whatever was refused before."""
+        self._refusals.allow(topic)
 
     def _send_waiting(self) -> None:
         """Send what waits, as far as messages may be under way; what is suspect goes alone."""
