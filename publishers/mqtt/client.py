@@ -313,8 +313,9 @@ class MqttClient:
         self._outbox.requeue_retained(except_topics={message.topic for message in births})
         self._fault = None
         self._logged_faults.clear()
-        self._dispatcher.take_changes()
-        await self._subscribe(client, self._dispatcher.filters())
+        filters = self._dispatcher.filters()
+        self._refusals.forget_filters(each for each in self._dispatcher.take_changes() if each not in filters)
+        await self._subscribe(client, filters)
         self.connected = True
         _LOGGER.info("connected to the broker at %s", self._address.url)
 

@@ -175,7 +175,7 @@ class Refusals:
             return
         self._has_closed_on_several_filters |= sum(each.key.is_filter for each in messages) > 1
         first = messages[0]
-        is_alone = len(messages) == 1 or self.is_suspect(first.key.topic)
+        is_alone = len(messages) == 1 or (first.key in self._closes and not first.key.is_filter)
         if has_answered and first.qos and is_alone:
             self._blame(first)
         else:

@@ -203,6 +203,21 @@ async def test_a_refused_subscription_is_told_until_the_broker_takes_it(
     assert [line for line in caplog.messages if "refuses" in line] == [refusal.format("a/#"), refusal.format("b/#")]
 
 
+async def test_a_refused_subscription_that_is_undone_is_told_no_more() -> None:
+    def reconnecting() -> list[Outgoing]:
+        if broker.n_connections > 1:
+            bus.unsubscribe("a/#", ignore)
+        return []
+
+    broker = ClosingBroker(denied=frozenset({"a/#"}))
+    async with serving(broker), MqttClient(url=broker.url, birth=reconnecting) as bus:
+        bus.subscribe("a/#", ignore)
+        await eventually(lambda: bus.last_error)
+        await broker.end()
+        await eventually(lambda: broker.n_connections > 1 and bus.connected)
+        assert bus.last_error is None
+
+
 @pytest.mark.parametrize(
     ("stated", "limits"),
     [
