@@ -214,9 +214,9 @@ class _Service:
         )
 
     def _bus_trouble(self) -> str | None:
-        if self._bus is None or self._bus.connected:
+        if self._bus is None:
             return None
-        return self._bus.last_error or "the broker has not answered yet"
+        return self._bus.last_error or (None if self._bus.connected else "the broker has not answered yet")
 
     def _trouble(self) -> str | None:
         """Return what keeps the service from its work, other than the database."""

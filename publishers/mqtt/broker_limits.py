@@ -6,6 +6,7 @@ connection. So once a connection has been closed, the next begins with one quest
 
 import select
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -48,14 +49,20 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
         qos, retain = min(message.qos, self.max_qos), message.retain and self.retain_available
         return msgspec.structs.replace(message, qos=qos, retain=retain)
 
-    def excess(self, message: Outgoing) -> str:
-        """Return in what a message exceeds the longest packet, or ""."""
-        if self.max_packet_bytes is None or packet_bytes(message) <= self.max_packet_bytes:
+    def excess(self, n_bytes: int) -> str:
+        """Return in what a packet of a length [bytes] exceeds the longest one, or ""."""
+        if self.max_packet_bytes is None or n_bytes <= self.max_packet_bytes:
             return ""
         return (
-            f"a packet of {packet_bytes(message)} bytes; the broker takes at most {self.max_packet_bytes}: raise its "
+            f"a packet of {n_bytes} bytes; the broker takes at most {self.max_packet_bytes}: raise its "
             "maximum packet size (mosquitto: max_packet_size)"
         )
+
+    def subscribe_packets(self, topic_filters: Sequence[str]) -> list[list[str]]:
+        """Return topic filters in one packet where that is not too long, else each in its own."""
+        if self.excess(subscribe_bytes(topic_filters)):
+            return [[each] for each in topic_filters]
+        return [list(topic_filters)] if topic_filters else []
 
     @property
     def faults(self) -> list[str]:
@@ -76,7 +83,15 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def packet_bytes(message: Outgoing) -> int:
     """Return the length of the PUBLISH packet of a message [bytes], as MQTT 3.1.1 has it."""
-    n_bytes = 2 + len(message.topic.encode()) + (2 if message.qos else 0) + len(message.payload)
+    return _with_header(2 + len(message.topic.encode()) + (2 if message.qos else 0) + len(message.payload))
+
+
+def subscribe_bytes(topic_filters: Sequence[str]) -> int:
+    """Return the length of a SUBSCRIBE packet [bytes], as MQTT 3.1.1 has it; an UNSUBSCRIBE packet is shorter."""
+    return _with_header(2 + sum(2 + len(topic_filter.encode()) + 1 for topic_filter in topic_filters))
+
+
+def _with_header(n_bytes: int) -> int:
     return 1 + max(1, -(-n_bytes.bit_length() // _SEVEN_BITS)) + n_bytes
 
 

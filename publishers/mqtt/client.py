@@ -1,8 +1,8 @@
 """The asyncio MQTT client: one connection to the broker, with automatic reconnection.
 
 Callers never wait for the broker: messages go to a bounded outbox and subscriptions are stored, connected or not. Each
-connection begins with the birth messages, then all subscriptions in one packet, then the outbox; after a reconnection
-also the latest retained messages, in case the broker has lost them. What the broker refuses costs that message alone,
+connection begins with the birth messages, then all subscriptions, then the outbox; after a reconnection also the latest
+retained messages, in case the broker has lost them. What the broker refuses costs that message or subscription alone,
 see `Refusals`. Handlers run synchronously, in the order of the messages. The client belongs to one event loop and is
 not thread-safe. With quotas, the messages of who sends too many are dropped unread: one sender's flood delays nobody
 else's.
@@ -50,7 +50,6 @@ MAX_RETRY_DELAY_S: Final = 30.0
 _FIRST_RETRY_DELAY_S: Final = 0.25
 _STABLE_S: Final = 5.0
 """After a connection that lasted this long the retries begin with short delays again."""
-_SUBSCRIPTION_FAILED: Final = 128
 _WATCH_PERIOD_S: Final = 0.5
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,8 +69,7 @@ class MqttClient:
         setting_names: what the program calls the settings above, for its error messages.
 
     Attributes:
-        connected: whether the broker is connected and has our subscriptions.
-        last_error: why it is not, or what it refused, in a sentence; None while all is well.
+        connected: whether the broker is connected and has our subscriptions, apart from those that it refuses.
 
     Raises:
         BrokerAddressError: the URL is malformed.
@@ -92,7 +90,7 @@ class MqttClient:
     ) -> None:
         self.quotas = quotas
         self.connected = False
-        self.last_error: str | None = None
+        self._fault: str | None = None
         self._address = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
         self._names = setting_names or SettingNames()
         # One id for life: at a reconnection the broker ends what is left of our former connection, with its will,
@@ -110,6 +108,14 @@ class MqttClient:
         self._not_connecting.set()
         self._is_leaving = False
         self._logged_faults: set[FaultKind] = set()
+
+    @property
+    def last_error(self) -> str | None:
+        """Return why the broker is not connected, or which subscriptions it refuses; None while all is well."""
+        refused = list(self._refusals.filter_faults.values())
+        if self._fault or not refused:
+            return self._fault
+        return refused[0] + (f" (and {len(refused) - 1} more)" if refused[1:] else "")
 
     @property
     def dropped(self) -> int:
@@ -273,7 +279,7 @@ class MqttClient:
         return answer
 
     async def _watch(self) -> None:
-        """Raise where an answer is due and nothing has come, pings (paho's affair) apart; try refused state again."""
+        """Raise where an answer is due and nothing but pings (paho's affair) has come; try again what was refused."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
@@ -283,6 +289,9 @@ class MqttClient:
                 self._outbox.requeue_retained(except_topics=())
                 for message in self._birth():
                     self._outbox.put(message, latest_only=True)
+            if ended := self._refusals.pop_ended_filters():
+                self._dispatcher.renew(ended)
+                self._subscriptions_changed.set()
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -302,10 +311,11 @@ class MqttClient:
         for message in births:
             await self._publish(client, message)
         self._outbox.requeue_retained(except_topics={message.topic for message in births})
-        self.last_error = None
+        self._fault = None
         self._logged_faults.clear()
-        self._dispatcher.take_changes()
-        await self._subscribe(client, self._dispatcher.filters())
+        filters = self._dispatcher.filters()
+        self._refusals.forget_filters(each for each in self._dispatcher.take_changes() if each not in filters)
+        await self._subscribe(client, filters)
         self.connected = True
         _LOGGER.info("connected to the broker at %s", self._address.url)
 
@@ -315,19 +325,18 @@ class MqttClient:
             self._subscriptions_changed.clear()
             changed, filters = self._dispatcher.take_changes(), self._dispatcher.filters()
             gone = [topic_filter for topic_filter in changed if topic_filter not in filters]
-            if gone:
-                await self._answered(client.unsubscribe(gone, timeout=math.inf))
+            for packet in self._refusals.admit_filters(gone):
+                await self._answered(client.unsubscribe(packet, timeout=math.inf))
+            self._refusals.forget_filters(gone)
             await self._subscribe(client, {each: filters[each] for each in changed if each in filters})
 
     async def _subscribe(self, client: aiomqtt.Client, filters: Mapping[str, int]) -> None:
-        """Subscribe to topic filters, each with the QoS to ask for, in one packet."""
-        if not filters:
-            return
-        codes = await self._answered(client.subscribe(list(filters.items()), timeout=math.inf))
-        for topic_filter, code in zip(filters, codes, strict=False):  # of a broker that answers too little
-            if (code if isinstance(code, int) else code.value) >= _SUBSCRIPTION_FAILED:
-                self.last_error = f"the broker refuses the subscription to {topic_filter}: check its access rules"
-                _LOGGER.error("%s", self.last_error)
+        """Subscribe to topic filters, each with the QoS to ask for."""
+        for packet in self._refusals.admit_filters(filters):
+            sent = self._refusals.on_subscribing(packet)
+            pairs = [(topic_filter, filters[topic_filter]) for topic_filter in packet]
+            codes = await self._answered(client.subscribe(pairs, timeout=math.inf))
+            self._refusals.on_subscribed(sent, (code if isinstance(code, int) else code.value for code in codes))
 
     async def _send(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup) -> None:
         in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -363,10 +372,10 @@ class MqttClient:
 
     def _report(self, fault: ConnectionFault) -> None:
         """Log each kind of fault once between two connections."""
-        self.last_error = fault.sentence(self._names)
+        self._fault = fault.sentence(self._names)
         if fault.kind not in self._logged_faults:
             self._logged_faults.add(fault.kind)
-            _LOGGER.warning("%s; trying again", self.last_error)
+            _LOGGER.warning("%s; trying again", self._fault)
 
 
 def _retry_delay_s(attempt: int, fault: ConnectionFault | None) -> float:

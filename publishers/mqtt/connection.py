@@ -60,6 +60,10 @@ class Connection(Protocol):
         """Send a message, or as much of it as the network takes now."""
         ...
 
+    def allow(self, topic: str) -> None:
+        """Let the next message at a topic be tried, whatever was refused before."""
+        ...
+
     def subscribe(self, topic: str, handler: Callable[[bytes], None]) -> None:
         """Call `handler(payload)` for each message at `topic`, at QoS 1, on this connection and every later one.
 

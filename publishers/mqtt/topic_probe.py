@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5, MQTTv311
@@ -17,7 +18,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BAD_CREDENTIALS, BrokerAddress, SettingNames
-from publishers.mqtt.broker_limits import BrokerLimits
+from publishers.mqtt.broker_limits import BrokerLimits, packet_bytes, subscribe_bytes
 
 _TURN_S: Final = 0.01
 _SETTLE_S: Final = 0.1
@@ -110,8 +111,11 @@ def probe_routes(parties: Iterable[Party], routes: Sequence[Route], *, timeout_s
                 faults[party.name] = fault
         usable = [route for route in routes if route.writer in connected and route.writer not in faults]
         ready = {name: probe for name, probe in connected.items() if name not in faults}
-        limits = dict.fromkeys(fault for probe in ready.values() for fault in probe.limits.faults)
-        return ProbeReport(results=_send(ready, usable, timeout_s=timeout_s), faults=faults, limits=tuple(limits))
+        results = _send(ready, usable, timeout_s=timeout_s)
+        limits = dict.fromkeys(
+            fault for probe in ready.values() for fault in (*probe.limits.faults, *sorted(probe.left_out))
+        )
+        return ProbeReport(results=results, faults=faults, limits=tuple(limits))
     finally:
         for probe in connected.values():
             probe.close()
@@ -201,6 +205,7 @@ class _Probe:
         self.address = address
         self.tells_refusals = True
         self.limits = BrokerLimits()
+        self.left_out: frozenset[str] = frozenset()
         self._timeout_s = timeout_s
         self._filters: set[str] = set()
         self._received: list[MQTTMessage] = []
@@ -219,17 +224,19 @@ class _Probe:
     def subscribe(self, filters: Iterable[str]) -> None:
         """Subscribe to filters at QoS 1, and wait for the broker's answer."""
         self._filters = set(filters)
-        pairs = [(each, 1) for each in sorted(self._filters)]
-        if self._client is not None and pairs:
-            _, mid = self._client.subscribe(pairs)
-            _run([self], until=lambda: mid in self._answers, timeout_s=self._timeout_s)
+        for packet in self.limits.subscribe_packets(sorted(self._filters)):
+            if excess := self.limits.excess(subscribe_bytes(packet)):
+                self.left_out |= {f"the subscription to {packet[0]} is left out: {excess}"}
+            elif self._client is not None:
+                _, mid = self._client.subscribe([(each, 1) for each in packet])
+                _run([self], until=partial(self._answers.__contains__, mid), timeout_s=self._timeout_s)
 
     def publish(self, route: Route, all_probes: Iterable["_Probe"]) -> str:
         """Publish a message, and wait until the broker has taken it; return why it has not, or ""."""
         message = self.limits.fit(
             Outgoing(topic=route.topic, payload=route.payload, qos=route.qos, retain=route.retain)
         )
-        if excess := self.limits.excess(message):
+        if excess := self.limits.excess(packet_bytes(message)):
             return excess
         mid = self._publish(message)
         if message.qos == 0:

@@ -12,7 +12,7 @@ import ssl
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTMessageInfo, MQTTv311
@@ -30,7 +30,8 @@ KEEPALIVE_S: Final = 60
 """Long, because a training step may hold the interpreter's lock for a while; the heartbeat is quicker anyway."""
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
-_MAX_QUEUED: Final = 64
+_MAX_QUEUED: Final = 512
+"""More than the worker hands over at once after an absence of the broker: 256 events and 64 messages of iterations."""
 _MAX_IN_FLIGHT: Final = 20
 _MAX_READ: Final = 64
 """Messages read in one turn: many may have arrived since the last flush, and a client may flood us."""
@@ -81,7 +82,10 @@ class PahoConnection:
         self.connections = self.failures = 0
         self.failure: str | None = None
         self._topics: list[str] = []
-        self._unacknowledged_subscriptions: set[int | None] = set()
+        self._unsubscribed: deque[list[str]] = deque()
+        """Topics that this connection has not subscribed to yet, in their packets."""
+        self._subscribing: dict[int | None, dict[int, str]] = {}
+        """Topics whose subscription has no answer yet, by message id."""
         self._refusal: ReasonCode | None = None
         self._refusals = Refusals(time.monotonic)
         self._is_open = self._asks_limits = self._was_silent = False
@@ -116,7 +120,7 @@ class PahoConnection:
 
     def is_subscribed(self) -> bool:
         """Return whether the broker has answered every subscription on this connection."""
-        return not self._unacknowledged_subscriptions
+        return not self._unsubscribed and not self._subscribing
 
     def work(self, timeout_s: float = 0.0) -> None:
         """Do what is due; wait for the network for at most `timeout_s`."""
@@ -126,6 +130,8 @@ class PahoConnection:
             self._connect()
         if self._client.socket() is None and self._is_open:  # perhaps since the last `publish`
             self._retry_later("the connection was lost", asks_limits=True)
+        if self.is_connected():
+            self._subscribe_to(self._refusals.pop_ended_filters())
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
         """Send a message, or as much of it as the network takes now."""
@@ -139,9 +145,15 @@ class PahoConnection:
             receipt.is_lost = True
         return receipt
 
+    def allow(self, topic: str) -> None:
+        """Let the next message at a topic be tried, whatever was refused before."""
+        self._refusals.allow(topic)
+
     def _send_waiting(self) -> None:
-        """Send what waits, as far as messages may be under way; one that is suspect goes alone."""
-        if self._refusals.awaits_answer or not self.is_connected():
+        """Send what waits, as far as messages may be under way; what is suspect goes alone."""
+        subscribing = (topic for sent in self._subscribing.values() for topic in sent.values())
+        is_held = self._unsubscribed or any(map(self._refusals.is_suspect_filter, subscribing))
+        if is_held or self._refusals.awaits_answer or not self.is_connected():
             return
         while self._waiting and len(self._in_flight) < _MAX_IN_FLIGHT:
             topics = (self._waiting[0][1].topic, *(message.topic for _, _, message in self._in_flight.values()))
@@ -171,7 +183,18 @@ class PahoConnection:
         self._client.message_callback_add(topic, on_message)
         self._topics.append(topic)
         if self.is_connected():
-            self._unacknowledged_subscriptions.add(self._client.subscribe(topic, qos=1)[1])
+            self._subscribe_to([topic])
+
+    def _subscribe_to(self, topics: Iterable[str]) -> None:
+        """Subscribe, to one packet of topics after another's answer: a broker may close the connection on one."""
+        self._unsubscribed.extend(self._refusals.admit_filters(topics))
+        self._subscribe_to_next()
+
+    def _subscribe_to_next(self) -> None:
+        if self._unsubscribed and not self._subscribing and not self._refusals.awaits_answer:
+            packet = self._unsubscribed.popleft()
+            message_id = self._client.subscribe([(topic, 1) for topic in packet])[1]
+            self._subscribing[message_id] = self._refusals.on_subscribing(packet)
 
     def retry_now(self) -> None:
         """Let the next `work` try to connect at once if the broker is away, and then retry with short delays."""
@@ -248,15 +271,18 @@ class PahoConnection:
         self._is_open, self._was_silent = True, False
         self.failure = None
         self._retry_delay_s = FIRST_RETRY_DELAY_S
-        self._unacknowledged_subscriptions = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
+        self._unsubscribed.clear()
+        self._subscribing.clear()
         if self._refusals.awaits_answer:
             self._client.unsubscribe(self._client_id)
+        self._subscribe_to(self._topics)
         self._send_waiting()
 
     def _on_unsubscribe(
         self, _client: Client, _userdata: object, _mid: int, _reasons: object, _properties: object
     ) -> None:
         self._refusals.on_answered()
+        self._subscribe_to_next()
         self._send_waiting()
 
     def _on_publish(self, _client: Client, _userdata: object, mid: int, _reason: object, _properties: object) -> None:
@@ -271,9 +297,11 @@ class PahoConnection:
         self._was_silent = reason.getName() == "Keep alive timeout"
 
     def _on_subscribe(
-        self, _client: Client, _userdata: object, mid: int, _reasons: object, _properties: object
+        self, _client: Client, _userdata: object, mid: int, reasons: list[ReasonCode], _properties: object
     ) -> None:
-        self._unacknowledged_subscriptions.discard(mid)
+        self._refusals.on_subscribed(self._subscribing.pop(mid, {}), [reason.value for reason in reasons])
+        self._subscribe_to_next()
+        self._send_waiting()
 
     def _retry_later(self, reason: str, *, asks_limits: bool = False) -> None:
         self._drop()

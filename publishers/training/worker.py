@@ -338,12 +338,8 @@ class PublisherWorker:
         """
         while True:
             is_closing = self._is_closing  # before anything else: what was recorded is complete then
-            is_used = (
-                self._is_measured_always
-                or self._iterations.has_waiting()
-                or bool(self._events)
-                or self.policy_client.has_query
-            )
+            has_message = self._iterations.has_waiting() or bool(self._events) or self.policy_client.has_query
+            is_used = self._is_measured_always or has_message
             settings = self._search.find(is_due=is_used, is_last=is_used and is_closing)
             if settings is not None:
                 self._begin(settings)
@@ -376,10 +372,8 @@ class PublisherWorker:
             self._woken.clear()
 
     def _step(self, connection: Connection) -> None:
-        self._notices.subscribe(connection)
-        self.report.subscribe(connection)
-        self.commands.subscribe(connection)
-        self.policy_client.subscribe(connection)
+        for listener in (self._notices, self.report, self.commands, self.policy_client):
+            listener.subscribe(connection)
         connection.work()
         self._log_transition(connection)
         if self.commands.advance(is_connected=connection.is_connected()):
@@ -462,11 +456,7 @@ class PublisherWorker:
         self.commands.close()
         self.policy_client.end("publishing was closed meanwhile")
         self._step(connection)
-        while not connection.is_connected() and connection.connections and time.monotonic() < deadline_s:
-            self._woken.clear()
-            self._woken.wait(_RETRY_S)
-            connection.retry_now()
-            self._step(connection)
+        self._await_broker(connection, deadline_s)
         while connection.is_connected() and time.monotonic() < deadline_s:
             progressed = self._flush(connection)
             self._iterations.collect_receipts()
@@ -476,13 +466,23 @@ class PublisherWorker:
             connection.work(_POLL_S if is_waiting else 0.0)
         if connection.is_connected():
             last = self._current_status("lost" if self._is_broken_off else "finished")
+            connection.allow(self._status_topic)
             receipt = self._publish(connection, self._status_topic, last, retain=True)
-            while receipt and connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
+            while receipt and not receipt.done and time.monotonic() < deadline_s:
+                self._await_broker(connection, deadline_s)
                 connection.work(_POLL_S)
             while self.report.is_awaited and connection.is_connected() and time.monotonic() < deadline_s:
                 connection.work(_POLL_S)
         connection.close()
         self.report.write_emissions()
+
+    def _await_broker(self, connection: Connection, deadline_s: float) -> None:
+        """Wait until a broker that was there before is back."""
+        while not connection.is_connected() and connection.connections and time.monotonic() < deadline_s:
+            self._woken.clear()
+            self._woken.wait(_RETRY_S)
+            connection.retry_now()
+            connection.work()
 
     def _log_transition(self, connection: Connection) -> None:
         """Log that the broker came or went, once each."""

@@ -16,6 +16,8 @@ from tests.scenarios.site import PRIOR_W, TOPICS, Site, Training, prior_gpu, rat
 
 QUICK = ("profiler.settle_s=2", "profiler.window_s=10", "profiler.block_s=10", "energy.period_s=5", "plan.period_s=60")
 TRUST = "gpu.trust_bus=true"
+STRANGERS = frozenset({815})
+"""The process of somebody who does not publish."""
 
 
 def quick(limit_w: float) -> float:
@@ -27,6 +29,13 @@ class Forger(Training):
     """Registers with no GPU: it says whatever it likes."""
 
     registers = False
+
+
+def one_gpu(tmp_path: Path, *overrides: str, pids: frozenset[int] | None = None) -> tuple[Site, FakeGpu]:
+    """Return a site with one GPU, on which the driver lists these processes; None: it has no list."""
+    gpu = prior_gpu()
+    gpu.pids = pids
+    return Site(tmp_path, [gpu], *QUICK, *overrides), gpu
 
 
 def forger(site: Site, *, pid: int, run: str = "forged") -> Forger:
@@ -48,9 +57,7 @@ async def train(*trainings: Training, duration_s: float) -> None:
 
 
 async def test_an_invented_process_gets_no_limit_and_is_told_after_a_minute(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset({815})  # somebody's, who does not publish
-    site = Site(tmp_path, [gpu], *QUICK)
+    site, gpu = one_gpu(tmp_path, pids=STRANGERS)
     async with site.controlled():
         forged = forger(site, pid=99_999)
         await forged.train(50)
@@ -62,9 +69,7 @@ async def test_an_invented_process_gets_no_limit_and_is_told_after_a_minute(tmp_
 
 
 async def test_where_anybody_may_take_any_name_an_account_proves_nothing(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset({815})  # somebody's, who does not publish, but whose process and account anybody can look up
-    site = Site(tmp_path, [gpu], *QUICK, "bus.username=")
+    site, gpu = one_gpu(tmp_path, "bus.username=", pids=STRANGERS)  # anybody can look up their account
     async with site.controlled():
         await forger(site, pid=815).train(300)
     assert codes(site, "forgery", "forged") == ["heard", "claim_unproven"]
@@ -72,9 +77,7 @@ async def test_where_anybody_may_take_any_name_an_account_proves_nothing(tmp_pat
 
 
 async def test_a_forged_claim_that_comes_first_does_not_shut_the_owner_out(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset()
-    site = Site(tmp_path, [gpu], *QUICK)
+    site, gpu = one_gpu(tmp_path, pids=frozenset())
     honest = Training(site, rate=quick)
     async with site.controlled():
         forged = [forger(site, pid=pid, run=f"forged-{pid}") for pid in (100, 99_999)]
@@ -86,9 +89,7 @@ async def test_a_forged_claim_that_comes_first_does_not_shut_the_owner_out(tmp_p
 
 
 async def test_a_claim_waits_until_cuda_is_initialised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset()
-    site = Site(tmp_path, [gpu], *QUICK)
+    site, gpu = one_gpu(tmp_path, pids=frozenset())
     async with site.controlled():
         early = Forger(site, rate=quick)
         await early.train(40)
@@ -101,8 +102,7 @@ async def test_a_claim_waits_until_cuda_is_initialised(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize("change", ["left", "shared"])
 async def test_a_run_that_is_no_longer_alone_on_its_gpu_loses_its_limit(tmp_path: Path, change: str) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *QUICK)
+    site, gpu = one_gpu(tmp_path)
     training = Training(site, rate=quick)
     site.processes.known[815] = (fake_process(815, uid=1_001),)
     async with site.controlled():
@@ -126,8 +126,7 @@ async def _elsewhere(training: Training, duration_s: float) -> None:
 
 
 async def test_where_nothing_can_be_seen_a_run_is_only_measured(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *QUICK)
+    site, gpu = one_gpu(tmp_path)
     async with site.controlled():
         await _unlisted(site).train(200)
     assert gpu.history == []
@@ -137,8 +136,7 @@ async def test_where_nothing_can_be_seen_a_run_is_only_measured(tmp_path: Path) 
 
 
 async def test_an_operator_may_trust_what_cannot_be_seen(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    site, gpu = one_gpu(tmp_path, TRUST)
     async with site.controlled():
         await _unlisted(site).train(300)
         assert gpu.requested_power_limit_w < PRIOR_W
@@ -146,8 +144,7 @@ async def test_an_operator_may_trust_what_cannot_be_seen(tmp_path: Path) -> None
 
 
 async def test_a_trusted_claim_whose_rate_ignores_the_limit_is_dropped(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    site, gpu = one_gpu(tmp_path, TRUST)
     async with site.controlled():
         await forger(site, pid=99_999).train(400)
         assert gpu.history != []
@@ -157,8 +154,7 @@ async def test_a_trusted_claim_whose_rate_ignores_the_limit_is_dropped(tmp_path:
 
 
 async def test_a_proven_job_that_waits_for_its_data_keeps_its_curve(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    site, gpu = one_gpu(tmp_path, TRUST)
     async with site.controlled():
         await Training(site, rate=lambda _: 5.0).train(400)
         assert gpu.requested_power_limit_w < PRIOR_W
@@ -166,9 +162,7 @@ async def test_a_proven_job_that_waits_for_its_data_keeps_its_curve(tmp_path: Pa
 
 
 async def test_trust_does_not_cover_what_the_driver_refutes(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset({815})
-    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    site, gpu = one_gpu(tmp_path, TRUST, pids=STRANGERS)
     async with site.controlled():
         await forger(site, pid=99_999).train(300)
     assert gpu.history == []
@@ -193,9 +187,7 @@ async def test_the_gpu_on_which_a_process_computes_is_found(tmp_path: Path, refe
 
 
 async def test_a_process_that_computes_nowhere_is_told_so_once(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset()
-    site = Site(tmp_path, [gpu], *QUICK)
+    site, gpu = one_gpu(tmp_path, pids=frozenset())
     training = Forger(site, rate=quick, references=[])
     async with site.controlled():
         await training.train(300)
@@ -204,8 +196,7 @@ async def test_a_process_that_computes_nowhere_is_told_so_once(tmp_path: Path) -
 
 
 async def test_a_proven_claim_takes_the_gpu_from_one_that_was_only_trusted(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    site, gpu = one_gpu(tmp_path, TRUST)
     forged, honest = Forger(site, job="forgery", run="forged", pid=99_999, rate=quick), Training(site, rate=quick)
     async with site.controlled():
         await forged.train(60)
@@ -220,9 +211,7 @@ async def test_a_proven_claim_takes_the_gpu_from_one_that_was_only_trusted(tmp_p
 
 @pytest.mark.parametrize("trust", [False, True])
 async def test_a_real_process_that_nothing_shows_to_be_the_claimers_needs_trust(tmp_path: Path, *, trust: bool) -> None:
-    gpu = prior_gpu()
-    gpu.pids = frozenset({815})  # somebody's, who does not publish
-    site = Site(tmp_path, [gpu], *QUICK, *([TRUST] if trust else []))
+    site, gpu = one_gpu(tmp_path, *([TRUST] if trust else []), pids=STRANGERS)
     site.processes.uids[USER] = None
     async with site.controlled():
         await Forger(site, job="forgery", run="forged", pid=815, rate=quick).train(300)
@@ -245,6 +234,14 @@ def two_gpus(tmp_path: Path, *overrides: str) -> tuple[Site, list[FakeGpu]]:
     return site, gpus
 
 
+def two_gpus_of_alice(tmp_path: Path) -> tuple[Site, list[FakeGpu]]:
+    """Return a site with two GPUs; process 101, which bears the mark, too, computes on the second one."""
+    site, gpus = two_gpus(tmp_path)
+    gpus[1].pids = frozenset({101})
+    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    return site, gpus
+
+
 async def test_a_mark_of_another_tenant_draws_no_gpu_into_a_run(tmp_path: Path) -> None:
     site, gpus = two_gpus(tmp_path)
     gpus[1].pids = frozenset({815})
@@ -262,9 +259,7 @@ async def test_a_mark_of_another_tenant_draws_no_gpu_into_a_run(tmp_path: Path) 
 
 @pytest.mark.parametrize("after", [None, ALICE, BOB])
 async def test_a_claim_that_shrinks_gives_the_lost_gpu_back_at_the_next_look(tmp_path: Path, after: int | None) -> None:
-    site, gpus = two_gpus(tmp_path)
-    gpus[1].pids = frozenset({101})
-    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    site, gpus = two_gpus_of_alice(tmp_path)
     async with site.controlled():
         training = Training(site, rate=quick, references=[])
         await training.train(300)
@@ -285,9 +280,7 @@ async def test_a_claim_that_shrinks_gives_the_lost_gpu_back_at_the_next_look(tmp
 
 
 async def test_what_a_lost_gpu_draws_is_none_of_the_runs(tmp_path: Path) -> None:
-    site, gpus = two_gpus(tmp_path)
-    gpus[1].pids = frozenset({101})
-    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    site, gpus = two_gpus_of_alice(tmp_path)
     async with site.controlled():
         training = Training(site, rate=quick, references=[])
         await training.train(100)
@@ -300,9 +293,7 @@ async def test_what_a_lost_gpu_draws_is_none_of_the_runs(tmp_path: Path) -> None
 
 
 async def test_a_gpu_on_which_another_tenant_begins_is_given_back_at_the_next_look(tmp_path: Path) -> None:
-    site, gpus = two_gpus(tmp_path)
-    gpus[1].pids = frozenset({101})
-    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    site, gpus = two_gpus_of_alice(tmp_path)
     site.processes.known[815] = (fake_process(815, uid=BOB),)
     async with site.controlled():
         training = Training(site, rate=quick, references=[])
@@ -316,9 +307,7 @@ async def test_a_gpu_on_which_another_tenant_begins_is_given_back_at_the_next_lo
 
 
 async def test_a_gpu_that_cannot_be_seen_for_a_while_is_not_lost(tmp_path: Path) -> None:
-    site, gpus = two_gpus(tmp_path)
-    gpus[1].pids = frozenset({101})
-    site.processes.known[101] = (fake_process(101, uid=ALICE, marks=frozenset({MARK})),)
+    site, gpus = two_gpus_of_alice(tmp_path)
     async with site.controlled():
         training = Training(site, rate=quick, references=[])
         await training.train(300)

@@ -209,7 +209,7 @@ class MqttProvider(ZoneProvider):
         """Return the values received that hold after `since_s`; the first poll waits a moment for the broker.
 
         Raises:
-            SignalUnavailableError: the broker is away, and nothing new arrived before.
+            SignalUnavailableError: the broker is away, or refuses the subscription, and nothing new arrived before.
             SignalDataError: the last message was invalid, and no other arrived since the last poll.
         """
         await self._wait_once()
@@ -236,7 +236,7 @@ class MqttProvider(ZoneProvider):
                     await self._arrived.wait()
 
     def _raise_fault(self) -> None:
-        if not self._bus.connected:
+        if self._bus.last_error or not self._bus.connected:
             raise SignalUnavailableError(f"{self.name}: {self._bus.last_error or 'not connected yet'}")
         if self._message_log.fault:
             raise SignalDataError(self._message_log.fault)

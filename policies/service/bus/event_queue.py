@@ -33,7 +33,9 @@ def _newer(_: Item, newer: Item) -> Item:
 
 
 class EventQueue(Generic[Item]):
-    """A FIFO with at most `size` items, each under a key; a newer item replaces the waiting one in its place.
+    """A queue with at most `size` items, each under a key; a newer item replaces the waiting one in its place.
+
+    Users take turns, and the items of one user come in their order: who has many waiting delays his own.
 
     A full queue drops an item of the user who has most of them, so that who floods it loses his own: the oldest of that
     user's job with most of them, or the newest where each job has but one. Of one user, final items go last.
@@ -54,6 +56,9 @@ class EventQueue(Generic[Item]):
         self._size = size
         self._merge = merge
         self._entries: OrderedDict[Hashable, _Entry[Item]] = OrderedDict()
+        self._turns: OrderedDict[str, OrderedDict[Hashable, None]] = (
+            OrderedDict()
+        )  # keys by user, whose turn it is first
         self._keys = KeysByUser()
         self._filled = asyncio.Event()
         self._name = name
@@ -68,14 +73,18 @@ class EventQueue(Generic[Item]):
         else:
             self._entries[key] = _Entry(job, is_final, item)
             self._keys.add(key, job, is_final=is_final)
+            self._turns.setdefault(job.user, OrderedDict())[key] = None
         if len(self._entries) > self._size:
             self._evict()
         self._filled.set()
 
     async def get(self) -> Item:
-        """Wait for the oldest item and remove it."""
+        """Wait for an item, and remove the oldest of the user whose turn it is."""
         await self.wait_for_item()
-        item = self._remove(next(iter(self._entries)))
+        user, keys = next(iter(self._turns.items()))
+        item = self._remove(next(iter(keys)))
+        if keys:
+            self._turns.move_to_end(user)
         self._log_room()
         return item
 
@@ -86,8 +95,18 @@ class EventQueue(Generic[Item]):
             await self._filled.wait()
 
     def oldest(self) -> Item | None:
-        """Return the item that is next, and leave it there."""
+        """Return the oldest item of all, and leave it there."""
         return next(iter(self._entries.values())).item if self._entries else None
+
+    def pop_oldest(self) -> Item:
+        """Remove and return the oldest item of all, whoever's turn it is.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        item = self._remove(next(iter(self._entries)))
+        self._log_room()
+        return item
 
     def drain(self) -> list[Item]:
         """Remove and return everything, oldest first; never waits."""
@@ -113,6 +132,10 @@ class EventQueue(Generic[Item]):
     def _remove(self, key: Hashable) -> Item:
         entry = self._entries.pop(key)
         self._keys.remove(key, entry.job, is_final=entry.is_final)
+        keys = self._turns[entry.job.user]
+        del keys[key]
+        if not keys:
+            del self._turns[entry.job.user]
         return entry.item
 
     def _log_room(self) -> None:

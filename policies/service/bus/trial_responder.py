@@ -175,7 +175,7 @@ class TrialResponder:
             if oldest is None or loop.time() < oldest.due_s:
                 await asyncio.sleep(POLL_PERIOD_S)
             else:
-                await self.answer(await self._requests.get())
+                await self.answer(self._requests.pop_oldest())
 
     async def answer(self, pending: PendingRequest) -> None:
         """Answer one request, unless another process does."""

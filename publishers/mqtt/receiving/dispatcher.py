@@ -6,7 +6,7 @@ each overlapping subscription. So the topic filters are matched again here, and 
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,8 +78,12 @@ class Dispatcher:
             qos[subscription.topic_filter] = max(subscription.qos, qos.get(subscription.topic_filter, 0))
         return qos
 
+    def renew(self, topic_filters: Iterable[str]) -> None:
+        """Let topic filters be asked for once more."""
+        self._changed.update(dict.fromkeys(topic_filters))
+
     def take_changes(self) -> list[str]:
-        """Return the topic filters with a subscription added or removed since the last call."""
+        """Return the topic filters with a subscription added, removed or renewed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 

@@ -1,20 +1,21 @@
-"""What a broker refuses: a message that it does not take costs that message alone, and is named once.
+"""What a broker refuses: a message or subscription that it does not take costs itself alone, and is named once.
 
-Some limits are stated (`BrokerLimits`). Otherwise MQTT 3.1.1 knows one refusal: the broker closes the connection. Then
-each message that was sent and not acknowledged is suspect, and the next of its topic is sent alone, with QoS 1, to a
-broker that has answered something else on this connection: one that crashes refuses nothing. A message that is
-acknowledged is cleared; one that ends two connections in a row is refused, and others of its topic that are as long are
-dropped for a minute, then twice as long, up to an hour: a broker whose memory is full refuses everything, and recovers.
+Some limits are stated (`BrokerLimits`), and the answer to a subscription may be a refusal. Otherwise MQTT 3.1.1 knows
+one: the broker closes the connection. Then each message that was sent and not acknowledged is suspect, and the next of
+its topic is sent alone, with QoS 1, to a broker that has answered something else on this connection: one that crashes
+refuses nothing. A message that is acknowledged is cleared; one that ends two connections in a row is refused, and
+others of its topic that are as long are dropped for a minute, then twice as long, up to an hour: a broker whose memory
+is full refuses everything, and recovers. Topic filters are treated the same.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
 from publishers.messages.codec import Outgoing
-from publishers.mqtt.broker_limits import BrokerLimits
+from publishers.mqtt.broker_limits import BrokerLimits, packet_bytes, subscribe_bytes
 from publishers.shared.log_once import LogLimiter
 from publishers.shared.recent_dict import RecentDict
 
@@ -24,7 +25,25 @@ _MAX_CLOSES: Final = 2
 _MAX_UNPROVEN: Final = 128
 """The messages that are remembered; more than are ever sent without an acknowledgement at QoS 1."""
 _MAX_TOPICS: Final = 1_024
+_SUBSCRIPTION_FAILED: Final = 128
+"""Codes from here on in a SUBACK packet are refusals."""
 _LOGGER = logging.getLogger(__name__)
+
+
+class _Key(NamedTuple):
+    """A topic on which is published, or a topic filter to which is subscribed."""
+
+    topic: str
+    is_filter: bool = False
+
+
+class _Sent(NamedTuple):
+    """What is under way: a message, or a subscription to one topic filter."""
+
+    key: _Key
+    n_bytes: int = 0
+    qos: int = 1
+    retain: bool = False
 
 
 class Refusals:
@@ -35,18 +54,21 @@ class Refusals:
 
     Attributes:
         limits: what the broker has stated so far.
+        filter_faults: why a topic filter that is asked for is not subscribed to, a sentence each.
     """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.limits = BrokerLimits()
+        self.filter_faults: dict[str, str] = {}
         self._clock_s = clock_s
         self._limiter = LogLimiter(clock_s, period_s=MAX_REFUSAL_S)
         self._has_answered = False
         self._n_sent = 0
-        self._unproven: RecentDict[int, Outgoing] = RecentDict(_MAX_UNPROVEN)
-        self._closes: RecentDict[str, int] = RecentDict(_MAX_TOPICS)  # of suspect topics
-        self._refused: RecentDict[str, tuple[int, float]] = RecentDict(_MAX_TOPICS)  # from what length, until when
-        self._refusal_s: RecentDict[str, float] = RecentDict(_MAX_TOPICS)  # how long the last one was
+        self._unproven: RecentDict[int, _Sent] = RecentDict(_MAX_UNPROVEN)
+        self._closes: RecentDict[_Key, int] = RecentDict(_MAX_TOPICS)  # of suspects
+        self._refused: RecentDict[_Key, tuple[int, float]] = RecentDict(_MAX_TOPICS)  # from what length, until when
+        self._refusal_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)  # how long the last one was
+        self._has_closed_on_several_filters = False
 
     def set_limits(self, limits: BrokerLimits) -> None:
         """Use the limits that the broker states, and log those that cost something."""
@@ -58,18 +80,43 @@ class Refusals:
     def admit(self, message: Outgoing) -> Outgoing | None:
         """Return a message as it may be sent; None: it is dropped, because the broker does not take it."""
         fitted = self.limits.fit(message)
-        if excess := self.limits.excess(fitted):
+        if excess := self.limits.excess(packet_bytes(fitted)):
             if self._limiter.allows(message.topic):
                 _LOGGER.warning("%s: message dropped: %s", message.topic, excess)
-        elif not self._is_refused(fitted):
+        elif not self._is_refused(_Key(message.topic), len(message.payload)):
             if self.is_suspect(message.topic) and self.limits.max_qos:
                 return msgspec.structs.replace(fitted, qos=1)  # so that its fate is known
             return fitted
         return None
 
+    def admit_filters(self, topic_filters: Iterable[str]) -> list[list[str]]:
+        """Return topic filters in the packets in which they may be sent; what the broker does not take is left out.
+
+        They go in one packet unless that is too long, or a broker has closed the connection on such a packet.
+        """
+        admitted = [each for each in topic_filters if self._admits_filter(each)]
+        if self._has_closed_on_several_filters or any(map(self.is_suspect_filter, admitted)):
+            return [[each] for each in admitted]
+        return self.limits.subscribe_packets(admitted)
+
     def is_suspect(self, topic: str) -> bool:
         """Return whether the next message of a topic must be sent alone."""
-        return topic in self._closes
+        return _Key(topic) in self._closes
+
+    def is_suspect_filter(self, topic_filter: str) -> bool:
+        """Return whether a topic filter must be sent alone."""
+        return _Key(topic_filter, is_filter=True) in self._closes
+
+    def allow(self, topic: str) -> None:
+        """Let the next message of a topic be tried, whatever was refused before."""
+        self._refused.pop(_Key(topic), None)
+
+    def forget_filters(self, topic_filters: Iterable[str]) -> None:
+        """Forget topic filters that are not asked for any more."""
+        for topic_filter in topic_filters:
+            self.filter_faults.pop(topic_filter, None)
+            for known in (self._closes, self._refused, self._refusal_s):
+                known.pop(_Key(topic_filter, is_filter=True), None)
 
     @property
     def awaits_answer(self) -> bool:
@@ -82,27 +129,42 @@ class Refusals:
 
     def on_sent(self, message: Outgoing) -> int:
         """Remember a message that is sent now; return its number."""
-        self._n_sent += 1
-        self._unproven[self._n_sent] = message
-        return self._n_sent
+        return self._remember(_Sent(_Key(message.topic), len(message.payload), message.qos, message.retain))
+
+    def on_subscribing(self, topic_filters: Iterable[str]) -> dict[int, str]:
+        """Remember topic filters that are sent now; return them by their numbers."""
+        return {self._remember(_Sent(_Key(each, is_filter=True))): each for each in topic_filters}
+
+    def on_subscribed(self, sent: Mapping[int, str], codes: Iterable[int]) -> None:
+        """Take the broker's answer to topic filters; one that it refuses may be asked for again in a minute."""
+        for number in sent:
+            self.on_acknowledged(number)
+        for topic_filter, code in zip(sent.values(), codes, strict=False):  # of a broker that answers too little
+            if code >= _SUBSCRIPTION_FAILED:
+                self._refused[_Key(topic_filter, is_filter=True)] = 0, self._clock_s() + MIN_REFUSAL_S
+                self._leave_out(
+                    topic_filter, f"the broker refuses the subscription to {topic_filter}: check its access rules"
+                )
+            else:
+                self.filter_faults.pop(topic_filter, None)
 
     def on_acknowledged(self, number: int) -> None:
         """Clear a message, and what was sent before it at QoS 0: brokers take messages in their order."""
         self._has_answered = True
         proven = [n for n, each in self._unproven.items() if n == number or (n < number and not each.qos)]
         for each in proven:
-            topic = self._unproven.pop(each).topic
-            self._closes.pop(topic, None)
-            if topic not in self._refused:  # else this one was shorter
-                self._refusal_s.pop(topic, None)
+            key = self._unproven.pop(each).key
+            self._closes.pop(key, None)
+            if key not in self._refused:  # else this one was shorter
+                self._refusal_s.pop(key, None)
 
     def pop_ended(self) -> bool:
         """Return whether a message may be tried again that was refused until now; once for each refusal."""
-        now_s = self._clock_s()
-        ended = [topic for topic, (_, until_s) in self._refused.items() if now_s >= until_s]
-        for topic in ended:
-            del self._refused[topic]
-        return bool(ended)
+        return bool(self._pop_ended(are_filters=False))
+
+    def pop_ended_filters(self) -> list[str]:
+        """Return the topic filters that may be tried again and were refused until now; once for each refusal."""
+        return self._pop_ended(are_filters=True)
 
     def on_connection_lost(self, *, by_broker: bool) -> None:
         """Find out who may have ended the connection; a network that fell silent says nothing about messages."""
@@ -111,31 +173,60 @@ class Refusals:
         self._has_answered = False
         if not by_broker or not messages:
             return
+        self._has_closed_on_several_filters |= sum(each.key.is_filter for each in messages) > 1
         first = messages[0]
-        if has_answered and first.qos and (len(messages) == 1 or self.is_suspect(first.topic)):
+        is_alone = len(messages) == 1 or (first.key in self._closes and not first.key.is_filter)
+        if has_answered and first.qos and is_alone:
             self._blame(first)
         else:
-            for message in messages:
-                self._closes.setdefault(message.topic, 0)
+            for each in messages:
+                self._closes.setdefault(each.key, 0)
 
-    def _blame(self, message: Outgoing) -> None:
-        """Count a connection that ended while this message alone was on its way."""
-        n_closes = self._closes.get(message.topic, 0) + 1
-        self._closes[message.topic] = min(n_closes, _MAX_CLOSES - 1)
+    def _remember(self, sent: _Sent) -> int:
+        self._n_sent += 1
+        self._unproven[self._n_sent] = sent
+        return self._n_sent
+
+    def _pop_ended(self, *, are_filters: bool) -> list[str]:
+        now_s = self._clock_s()
+        ended = [
+            key for key, (_, until_s) in self._refused.items() if key.is_filter == are_filters and now_s >= until_s
+        ]
+        for key in ended:
+            del self._refused[key]
+        return [key.topic for key in ended]
+
+    def _blame(self, sent: _Sent) -> None:
+        """Count a connection that ended while this message, or topic filter, alone was on its way."""
+        key = sent.key
+        n_closes = self._closes.get(key, 0) + 1
+        self._closes[key] = min(n_closes, _MAX_CLOSES - 1)
         if n_closes < _MAX_CLOSES:
             return
-        refusal_s = min(2 * self._refusal_s.get(message.topic, MIN_REFUSAL_S / 2), MAX_REFUSAL_S)
-        self._refusal_s[message.topic] = refusal_s
-        self._refused[message.topic] = len(message.payload), self._clock_s() + refusal_s
-        if self._limiter.allows(message.topic):
+        refusal_s = min(2 * self._refusal_s.get(key, MIN_REFUSAL_S / 2), MAX_REFUSAL_S)
+        self._refusal_s[key] = refusal_s
+        self._refused[key] = sent.n_bytes, self._clock_s() + refusal_s
+        check = "check its log, its limits and its access rules"
+        if key.is_filter:
+            why = f"the broker closes the connection when {key.topic} is subscribed to, so it is left out: {check}"
+            self._leave_out(key.topic, why)
+        elif self._limiter.allows(key.topic):
             _LOGGER.warning(
-                "%s: message of %d bytes%s dropped: the broker closes the connection when it is published: check its "
-                "log, its limits and its access rules",
-                message.topic,
-                len(message.payload),
-                " (retained)" if message.retain else "",
+                "%s: message of %d bytes%s dropped: the broker closes the connection when it is published: %s",
+                *(key.topic, sent.n_bytes, " (retained)" if sent.retain else "", check),
             )
 
-    def _is_refused(self, message: Outgoing) -> bool:
-        n_bytes, until_s = self._refused.get(message.topic, (0, 0.0))
-        return self._clock_s() < until_s and len(message.payload) >= n_bytes
+    def _admits_filter(self, topic_filter: str) -> bool:
+        if excess := self.limits.excess(subscribe_bytes([topic_filter])):
+            self._leave_out(topic_filter, f"the subscription to {topic_filter} is left out: {excess}")
+            return False
+        return not self._is_refused(_Key(topic_filter, is_filter=True), 0)
+
+    def _leave_out(self, topic_filter: str, why: str) -> None:
+        self.filter_faults[topic_filter] = why
+        if self._limiter.allows(_Key(topic_filter, is_filter=True)):
+            _LOGGER.error("%s", why)
+
+    def _is_refused(self, key: _Key, n_bytes: int) -> bool:
+        refused_bytes, until_s = self._refused.get(key, (0, 0.0))
+        return self._clock_s() < until_s and n_bytes >= refused_bytes

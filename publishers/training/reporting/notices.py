@@ -30,7 +30,7 @@ class RunNotices:
     def __init__(self, settings: Settings) -> None:
         self._topic = ""
         self._boot_id = settings.boot_id
-        self._broker_url = settings.broker.url
+        self._broker_url, self._user = settings.broker.url, settings.user
         self._is_subscribed = self._has_told = False
         self.is_heard = False
         self.refusal: tuple[str, str] | None = None
@@ -58,8 +58,9 @@ class RunNotices:
             self._has_told = True
             _LOGGER.warning(
                 "no controller of this machine listens at %s: no energy is measured and no power limit set; "
-                "is `gridchase controller` or `gridchase up` running here, on this broker?",
-                self._broker_url,
+                "is `gridchase controller` or `gridchase up` running here, on this broker, and do its access rules let "
+                "user %s publish? `gridchase doctor` tells",
+                *(self._broker_url, self._user),
             )
 
     def _on_notice(self, payload: bytes) -> None:

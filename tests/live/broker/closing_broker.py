@@ -11,6 +11,7 @@ from publishers.messages.codec import Outgoing
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE, _PINGREQ = 1, 3, 8, 10, 12
 _MQTT_5: Final = 5
 _WILL_RETAIN: Final = 0x20
+_DENIED: Final = 0x80
 
 
 @dataclass
@@ -20,18 +21,26 @@ class ClosingBroker:
     Attributes:
         refuses: whether it closes the connection at this message.
         stated: the properties of its CONNACK in MQTT 5; None: it speaks 3.1.1 alone.
+        refuses_filters: whether it closes the connection at a subscription to these topic filters.
+        denied: the topic filters to which it answers with a refusal.
+        is_silent: whether it says nothing after it has accepted a connection.
         n_crashes: how many connections more it closes at the first packet after CONNECT.
         refuses_retained_will: whether it closes the connection instead of answering a CONNECT with one.
         taken: the messages that it has taken.
+        subscribed: the topic filters of each subscription that it has taken.
         n_connections: how many connections in MQTT 3.1.1 it has accepted.
         n_questions: how many connections in MQTT 5 came.
     """
 
     refuses: Callable[[Outgoing], bool] = lambda _: False
     stated: bytes | None = None
+    refuses_filters: Callable[[list[str]], bool] = lambda _: False
+    denied: frozenset[str] = frozenset()
+    is_silent: bool = False
     n_crashes: int = 0
     refuses_retained_will: bool = False
     taken: list[Outgoing] = field(default_factory=list)
+    subscribed: list[list[str]] = field(default_factory=list)
     n_connections: int = 0
     n_questions: int = 0
     url: str = ""
@@ -58,13 +67,12 @@ class ClosingBroker:
             self.n_crashes -= 1
         elif kind == _CONNECT:
             answer = self._accept(body)
+        elif self.is_silent:
+            answer = b""
         elif kind == _PUBLISH:
             answer = self._take(header, body)
         elif kind == _SUBSCRIBE:
-            n_filters, rest = 0, body[2:]
-            while rest:
-                n_filters, rest = n_filters + 1, rest[3 + int.from_bytes(rest[:2]) :]
-            answer = bytes([0x90, 2 + n_filters]) + body[:2] + bytes(n_filters)
+            answer = self._subscribe(body)
         elif kind == _UNSUBSCRIBE:
             answer = b"\xb0\x02" + body[:2]
         elif kind == _PINGREQ:
@@ -80,6 +88,18 @@ class ClosingBroker:
             return None
         self.n_connections += 1
         return b"\x20\x02\x00\x00"
+
+    def _subscribe(self, body: bytes) -> bytes | None:
+        topic_filters, rest = [], body[2:]
+        while rest:
+            end = 2 + int.from_bytes(rest[:2])
+            topic_filters.append(rest[2:end].decode())
+            rest = rest[end + 1 :]
+        if self.refuses_filters(topic_filters):
+            return None
+        self.subscribed.append(topic_filters)
+        codes = bytes(_DENIED if each in self.denied else 0 for each in topic_filters)
+        return bytes([0x90, 2 + len(codes)]) + body[:2] + codes
 
     def _take(self, header: int, body: bytes) -> bytes | None:
         qos, end = header >> 1 & 3, 2 + int.from_bytes(body[:2])

@@ -120,6 +120,20 @@ async def test_a_broker_that_only_closes_is_asked_whether_it_refuses_retain() ->
     ]
 
 
+def test_filters_that_fit_no_packet_together_are_probed_and_one_too_long_is_told(tmp_path: Path) -> None:
+    conf = "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nlog_dest stderr\nmax_packet_size 200\n"
+    topics = [f"node/{number}/status" for number in range(20)]
+    routes = [Route(topic=topic, writer="node", readers={"node": topic}, payload=b"1") for topic in topics]
+    long = Route(topic="node/20/status", writer="node", readers={"node": f"+/20/{'x' * 200}"}, payload=b"1")
+    broker = Mosquitto(tmp_path, conf)
+    broker.start()
+    report = probe_routes([Party(name="node", address=BrokerAddress(url=broker.url))], [*routes, long])
+    broker.stop()
+    assert [result.unseen_by for result in report.results] == [()] * 20 + [("node",)]
+    (left_out,) = report.limits
+    assert "is left out: a packet of 213 bytes; the broker takes at most 200" in left_out
+
+
 def test_a_node_and_a_training_user_of_the_site_reach_each_other(check_site: Callable[..., Report]) -> None:
     report = check_site()
     assert report.faults == []

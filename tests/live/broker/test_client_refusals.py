@@ -1,12 +1,13 @@
 """The asyncio client at a broker that refuses messages: each costs itself alone."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.mqtt.broker_limits import BrokerLimits, fetch_limits
+from publishers.mqtt.broker_limits import BrokerLimits, fetch_limits, subscribe_bytes
 from publishers.mqtt.client import MqttClient
 from tests.live.broker.closing_broker import ClosingBroker, serving
 from tests.live.conftest import eventually
@@ -25,6 +26,10 @@ def is_long(message: Outgoing) -> bool:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("publishers.mqtt.client._FIRST_RETRY_DELAY_S", 0.001)
+
+
+def ignore(topic: str, payload: bytes) -> None:
+    del topic, payload
 
 
 def topics(broker: ClosingBroker) -> set[str]:
@@ -130,6 +135,87 @@ async def test_at_a_broker_of_qos_0_messages_go_without_acknowledgement() -> Non
         assert await bus.flush(10.0)
         await eventually(lambda: broker.taken)
         assert broker.taken == [Outgoing(topic="limit", payload=b"250")]
+
+
+FILTERS = [f"node/{number:02}/#" for number in range(40)]
+LONG_FILTER = f"{'x' * MAX_BYTES}/#"
+
+
+def are_long(topic_filters: list[str]) -> bool:
+    return subscribe_bytes(topic_filters) > MAX_BYTES
+
+
+def are_several(topic_filters: list[str]) -> bool:
+    return len(topic_filters) > 8
+
+
+def has_long_one(topic_filters: list[str]) -> bool:
+    return LONG_FILTER in topic_filters
+
+
+@pytest.mark.parametrize("stated", [None, STATES_MAX_BYTES])
+@pytest.mark.parametrize("refuses", [are_long, are_several, has_long_one])
+async def test_a_subscription_that_is_refused_costs_itself_alone(
+    stated: bytes | None, refuses: Callable[[list[str]], bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    birth = Outgoing(topic="status", payload=b"online", qos=1)
+    filters = [*FILTERS, *FILTERS, *[LONG_FILTER] * (refuses is not are_several)]
+    broker = ClosingBroker(refuses_filters=refuses, stated=stated)
+    async with serving(broker), MqttClient(url=broker.url, birth=lambda: [birth]) as bus:
+        for topic_filter in [*filters[:20], *filters[-1:]]:
+            bus.subscribe(topic_filter, ignore)
+        await eventually(lambda: bus.connected)
+        for topic_filter in filters[20:40]:
+            bus.subscribe(topic_filter, ignore)
+        bus.publish("limit", b"250", qos=1)
+        assert await bus.flush(10.0)
+        await eventually(
+            lambda: bus.connected and {*FILTERS} <= {each for packet in broker.subscribed for each in packet}
+        )
+        assert broker.n_connections <= 5
+        assert LONG_FILTER not in {each for packet in broker.subscribed for each in packet}
+        assert (LONG_FILTER in str(bus.last_error)) == (LONG_FILTER in filters)
+    told = [line for line in caplog.messages if LONG_FILTER in line]
+    assert len(told) == (LONG_FILTER in filters)
+    assert "dropped" not in caplog.text
+    if told and stated:
+        assert "a packet of 1010 bytes; the broker takes at most 1000" in told[0]
+
+
+async def test_a_refused_subscription_is_told_until_the_broker_takes_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("publishers.mqtt.client._WATCH_PERIOD_S", 0.01)
+    monkeypatch.setattr("publishers.mqtt.sending.refusals.MIN_REFUSAL_S", 0.1)
+    broker = ClosingBroker(denied=frozenset({"a/#", "b/#"}))
+    async with serving(broker), MqttClient(url=broker.url) as bus:
+        for topic_filter in ("a/#", "b/#", "c/#"):
+            bus.subscribe(topic_filter, ignore)
+        await eventually(lambda: bus.connected)
+        refusal = "the broker refuses the subscription to {}: check its access rules"
+        assert bus.last_error == f"{refusal.format('a/#')} (and 1 more)"
+        bus.unsubscribe("a/#", ignore)
+        await eventually(lambda: bus.last_error == refusal.format("b/#"))
+        await eventually(lambda: len(broker.subscribed) > 3)
+        broker.denied = frozenset()
+        await eventually(lambda: bus.last_error is None)
+        assert broker.n_connections == 1
+    assert [line for line in caplog.messages if "refuses" in line] == [refusal.format("a/#"), refusal.format("b/#")]
+
+
+async def test_a_refused_subscription_that_is_undone_is_told_no_more() -> None:
+    def reconnecting() -> list[Outgoing]:
+        if broker.n_connections > 1:
+            bus.unsubscribe("a/#", ignore)
+        return []
+
+    broker = ClosingBroker(denied=frozenset({"a/#"}))
+    async with serving(broker), MqttClient(url=broker.url, birth=reconnecting) as bus:
+        bus.subscribe("a/#", ignore)
+        await eventually(lambda: bus.last_error)
+        await broker.end()
+        await eventually(lambda: broker.n_connections > 1 and bus.connected)
+        assert bus.last_error is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.client import MqttClient
 from tests.live.broker.test_training_refusals import use
-from tests.live.bus_bench import subscribed
+from tests.live.bus_bench import Inbox, subscribed
 from tests.live.conftest import Mosquitto, eventually
 
 pytestmark = pytest.mark.live
@@ -85,3 +85,15 @@ async def test_a_training_loses_no_other_message(limited: Callable[[str], Mosqui
         connection = await asyncio.to_thread(use, broker.url, [BIG, STATE, SMALL])
         await eventually(lambda: inbox.payloads)
         connection.close()
+
+
+async def test_subscriptions_that_fit_no_packet_together_are_all_made(limited: Callable[[str], Mosquitto]) -> None:
+    inboxes = {f"node/{number:02}/status": Inbox() for number in range(40)}
+    broker = limited("max_packet_size 500")
+    async with MqttClient(url=broker.url) as bus:
+        for topic, inbox in inboxes.items():
+            bus.subscribe(topic, inbox)
+        for topic in inboxes:
+            bus.publish(topic, b"online", qos=1)
+        await eventually(lambda: all(inbox.messages for inbox in inboxes.values()))
+        assert bus.last_error is None

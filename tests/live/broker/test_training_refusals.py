@@ -8,9 +8,11 @@ from functools import partial
 
 import pytest
 
-from publishers.messages.codec import Outgoing
+from gridchase import Publisher
+from publishers.messages.codec import Outgoing, decode
+from publishers.messages.training import RankStatus
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training.paho_client import PahoConnection, PahoReceipt
+from publishers.training.paho_client import KEEPALIVE_S, PahoConnection, PahoReceipt
 from tests.live.broker.closing_broker import ClosingBroker, serving
 from tests.live.conftest import TIMEOUT_S
 
@@ -109,6 +111,104 @@ async def test_iterations_that_are_too_long_are_not_sent_for_ever(caplog: pytest
         assert broker.n_connections <= 5
         connection.close()
     assert sum("iterations: " in line for line in caplog.messages) == 1
+
+
+COMMAND = f"{'x' * MAX_BYTES}/command"
+TOPICS = ["notice", "energy", COMMAND]
+
+
+def listen(url: str, received: dict[str, bytes]) -> PahoConnection:
+    """Subscribe, publish a message, and wait until the broker has taken everything that it takes."""
+    connection = PahoConnection(BrokerAddress(url=url), WILL)
+    for topic in TOPICS:
+        connection.subscribe(topic, partial(received.__setitem__, topic))
+    receipt = connection.publish("status", b"running", qos=1)
+    work(connection, lambda: receipt.done and connection.is_subscribed())
+    return connection
+
+
+@pytest.mark.parametrize("stated", [None, STATES_MAX_BYTES])
+async def test_a_subscription_that_is_refused_costs_itself_alone(
+    stated: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = ClosingBroker(
+        refuses_filters=lambda topics: COMMAND in topics, denied=frozenset({"energy"}), stated=stated
+    )
+    async with serving(refusing) as broker:
+        connection = await asyncio.to_thread(listen, broker.url, {})
+        assert {topic for packet in broker.subscribed for topic in packet} == {"notice", "energy"}
+        assert broker.n_connections <= 5
+        assert broker.taken == [Outgoing(topic="status", payload=b"running", qos=1)]
+        connection.close()
+    (left_out,) = [line for line in caplog.messages if COMMAND in line]
+    assert stated is None or "a packet of 1016 bytes; the broker takes at most 1000" in left_out
+    denied = "the broker refuses the subscription to energy: check its access rules"
+    assert sorted(caplog.messages) == sorted([denied, left_out])
+
+
+async def test_what_is_published_at_once_after_an_absence_all_arrives() -> None:
+    metrics = [Outgoing(topic="metric", payload=b"%d" % number, qos=1) for number in range(320)]
+    async with serving(ClosingBroker()) as broker:
+        connection = await asyncio.to_thread(use, broker.url, metrics)
+        assert broker.taken == metrics
+        connection.close()
+
+
+async def test_the_last_message_is_tried_whatever_was_refused_before() -> None:
+    statuses = [Outgoing(topic="status", payload=state, qos=1, retain=True) for state in (b"running", b"finished")]
+    async with serving(ClosingBroker(refuses=is_retained)) as broker:
+        connection = await asyncio.to_thread(use, broker.url, statuses[:1])
+        broker.refuses = lambda _: False
+        await asyncio.to_thread(send, connection, statuses[0])
+        assert broker.taken == [], "it is held back for a minute"
+        connection.allow("status")
+        await asyncio.to_thread(send, connection, statuses[1])
+        assert broker.taken == statuses[1:]
+        connection.close()
+
+
+async def test_a_broker_that_goes_with_the_last_status_gets_it_once_it_is_back() -> None:
+    n_left = 1
+
+    def goes(message: Outgoing) -> bool:
+        nonlocal n_left
+        is_last = message.topic.endswith("/status") and decode(message.payload, RankStatus).state == "finished"
+        n_left -= is_last
+        return is_last and n_left == 0
+
+    async with serving(ClosingBroker(refuses=goes)) as broker:
+        publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url)
+        await asyncio.to_thread(list, publisher.iterations(range(3)))
+        await asyncio.to_thread(publisher.close)
+        statuses = [decode(each.payload, RankStatus) for each in broker.taken if each.topic.endswith("/status")]
+        assert statuses[-1].state == "finished"
+        assert [status.state for status in statuses].count("finished") == 1
+
+
+async def test_a_network_that_falls_silent_blames_no_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead_s = 0.0
+    monkeypatch.setattr("paho.mqtt.client.time_func", lambda: time.monotonic() + ahead_s)
+    status = Outgoing(topic="status", payload=b"running", qos=1, retain=True)
+    async with serving(ClosingBroker(is_silent=True)) as broker:
+        connection = PahoConnection(BrokerAddress(url=broker.url), WILL)
+        connection.subscribe("notice", lambda _: None)
+        await asyncio.to_thread(work, connection, connection.is_connected)
+        receipt = connection.publish(status.topic, status.payload, qos=1, retain=True)
+        for n_silences in range(1, 5):
+            while connection.failures < n_silences:  # the first period ends with a ping, the second one without answer
+                ahead_s += KEEPALIVE_S
+                await asyncio.to_thread(connection.work, 0.01)
+            assert not connection._refusals.is_suspect("status")
+            assert not connection._refusals.is_suspect_filter("notice")
+            broker.is_silent = n_silences < 4
+            await asyncio.to_thread(work, connection, connection.is_connected)
+        await asyncio.to_thread(work, connection, lambda: receipt.done)
+        assert broker.taken == [status]
+        assert not receipt.refused
+        connection.close()
+    assert "dropped" not in caplog.text
 
 
 async def test_without_retained_messages_all_is_published_and_the_will_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from publishers.messages.codec import Outgoing
-from publishers.mqtt.broker_limits import BrokerLimits, packet_bytes
+from publishers.mqtt.broker_limits import BrokerLimits, packet_bytes, subscribe_bytes
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,13 @@ from publishers.mqtt.broker_limits import BrokerLimits, packet_bytes
 )
 def test_a_packet_holds_header_topic_and_payload(n_bytes: int, qos: int, whole_bytes: int) -> None:
     assert packet_bytes(Outgoing(topic="a/ü", payload=bytes(n_bytes), qos=qos)) == whole_bytes
+
+
+@pytest.mark.parametrize(
+    ("filters", "n_bytes"), [(["a/#"], 10), (["a/#", "ü"], 15), (["x" * 120], 127), (["x" * 123], 131)]
+)
+def test_a_subscription_holds_header_identifier_and_topic_filters(filters: list[str], n_bytes: int) -> None:
+    assert subscribe_bytes(filters) == n_bytes
 
 
 def test_a_broker_without_limits_has_no_faults() -> None:

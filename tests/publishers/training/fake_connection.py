@@ -49,6 +49,8 @@ class FakeReceipt:
 class FakeConnection:
     """A broker that is there while `up`; `lossy`, `refusing`: what has no acknowledgement is lost, or refused.
 
+    What is published at `refused_topics` is refused until it is allowed.
+
     `answers` is the policy service: what it makes of a question is heard where that is subscribed to.
     """
 
@@ -64,6 +66,7 @@ class FakeConnection:
     closed: bool = False
     will: Outgoing | None = None
     sent: list[tuple[str, bytes, int, bool]] = field(default_factory=list)
+    refused_topics: set[str] = field(default_factory=set)
     subscriptions: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
     _inbox: deque[tuple[str, bytes]] = field(default_factory=deque)
     _is_in: bool = False
@@ -97,6 +100,8 @@ class FakeConnection:
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> FakeReceipt:
         assert self._is_in, "nothing may be handed over while the broker is away"
+        if topic in self.refused_topics:
+            return FakeReceipt(refused=True)
         self.sent.append((topic, payload, qos, retain))
         if topic.endswith("/trial/request"):
             request = decode(payload, TrialRequest)
@@ -106,6 +111,9 @@ class FakeConnection:
         if qos == 0:
             return FakeReceipt(lost=self.lossy, refused=self.refusing)
         return FakeReceipt(done=self.acknowledges)
+
+    def allow(self, topic: str) -> None:
+        self.refused_topics.discard(topic)
 
     def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
         assert topic not in self.subscriptions

@@ -144,6 +144,16 @@ def test_a_broker_that_returns_at_the_end_gets_the_last_status() -> None:
     assert connection.statuses()[-1].state == "finished"
 
 
+def test_the_last_status_is_tried_whatever_was_refused_before() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    list(PublishedSized(range(10), publisher))
+    wait_until(connection.statuses)
+    connection.refused_topics.add(connection.sent[0][0])
+    publisher.close()
+    assert connection.statuses()[-1].state == "finished"
+
+
 @pytest.mark.usefixtures("short_close")
 def test_closing_waits_for_a_broker_that_is_away_no_longer_than_allowed() -> None:
     connection = FakeConnection()

@@ -181,9 +181,17 @@ async def test_broker_errors_name_the_keys_of_these_settings() -> None:
     site = Site()
     site.tell(b"300")
     site.bus.connected = False
-    site.bus.last_error = "broker.bus.example asks for a user name and a password: set username and password_file"
+    site.bus._fault = "broker.bus.example asks for a user name and a password: set username and password_file"
     assert await site.history() is not None, "earlier values are not lost"
     with pytest.raises(SignalUnavailableError, match=r"broker\.bus\.example asks .*: set username and password_file$"):
+        await site.history()
+
+
+async def test_a_subscription_that_the_broker_refuses_is_a_fault_of_the_provider() -> None:
+    site = Site()
+    refusals = site.bus._refusals
+    refusals.on_subscribed(refusals.on_subscribing([TOPIC]), [128])
+    with pytest.raises(SignalUnavailableError, match="refuses the subscription to site/grid: check its access rules"):
         await site.history()
 
 

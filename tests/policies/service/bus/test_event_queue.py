@@ -33,6 +33,18 @@ async def test_items_come_in_their_order() -> None:
     assert queue.oldest() is None
 
 
+async def test_users_take_turns_and_each_ones_items_keep_their_order() -> None:
+    queue: EventQueue[str] = EventQueue(10)
+    put(queue, "loud-1", "loud-2", "loud-3", user="loud")
+    put(queue, "quiet-1", "quiet-2", user="quiet")
+    put(queue, "late-1", user="late")
+    assert [await queue.get() for _ in range(3)] == ["loud-1", "quiet-1", "late-1"]
+    assert queue.pop_oldest() == "loud-2"
+    put(queue, "late-2", user="late")
+    assert [await queue.get() for _ in range(3)] == ["loud-3", "quiet-2", "late-2"]
+    assert len(queue) == 0
+
+
 async def test_a_newer_item_takes_the_place_of_the_waiting_one() -> None:
     queue: EventQueue[str] = EventQueue(10)
     queue.put("run-1", "old", job=JOB)

@@ -155,6 +155,90 @@ def test_what_a_broker_does_not_do_is_left_out_and_told_once(
     ]
 
 
+def subscribe(refusals: Refusals, *topic_filters: str, code: int | None = 0) -> list[list[str]]:
+    """Subscribe one packet after another; without a code the broker closes the connection on one with `bad`."""
+    packets = []
+    for packet in refusals.admit_filters(topic_filters):
+        packets.append(packet)
+        sent = refusals.on_subscribing(packet)
+        if code is None and "bad" in packet:
+            refusals.on_connection_lost(by_broker=True)
+            break
+        refusals.on_subscribed(sent, [code or 0] * len(packet))
+    return packets
+
+
+def test_a_topic_filter_that_ends_two_connections_alone_is_left_out(
+    refusals: Refusals, clock_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+    for _ in range(5):
+        refusals.on_answered()
+        tries.append(subscribe(refusals, "a", "bad", "b", code=None))
+    assert tries == [[["a", "bad", "b"]], *[[["a"], ["bad"]]] * 2, *[[["a"], ["b"]]] * 2]
+    (line,) = caplog.messages
+    assert line == refusals.filter_faults["bad"]
+    assert line == (
+        "the broker closes the connection when bad is subscribed to, so it is left out: check its log, its limits and "
+        "its access rules"
+    )
+    assert refusals.admit(message("bad")) is not None, "a topic of that name is none of this"
+    assert refusals.pop_ended_filters() == []
+    clock_s[0] += MIN_REFUSAL_S
+    assert not refusals.pop_ended()
+    assert refusals.pop_ended_filters() == ["bad"]
+    assert subscribe(refusals, "bad") == [["bad"]]
+    assert refusals.filter_faults == {}
+
+
+def test_a_broker_that_crashes_at_a_subscription_leaves_nothing_out(refusals: Refusals) -> None:
+    for _ in range(5):
+        assert ["bad"] in subscribe(refusals, "bad", code=None)
+        assert refusals.awaits_answer
+    assert refusals.filter_faults == {}
+
+
+def test_topic_filters_go_in_packets_that_fit_and_one_that_does_not_is_told_once(
+    refusals: Refusals, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "x" * 40
+    assert refusals.admit_filters(["a", "b", long]) == [["a", "b", long]]
+    refusals.set_limits(BrokerLimits(max_packet_bytes=44))
+    for _ in range(3):
+        assert refusals.admit_filters(["a", "b", long]) == [["a", "b"]]
+    assert refusals.admit_filters(["a" * 20, "b" * 20]) == [["a" * 20], ["b" * 20]]
+    assert refusals.admit_filters([]) == []
+    (line,) = caplog.messages
+    assert line == (
+        f"the subscription to {long} is left out: a packet of 47 bytes; the broker takes at most 44: raise its maximum "
+        "packet size (mosquitto: max_packet_size)"
+    )
+    refusals.forget_filters([long])
+    assert refusals.filter_faults == {}
+
+
+def test_a_subscription_that_the_broker_refuses_is_asked_for_again_each_minute(
+    refusals: Refusals, clock_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        assert subscribe(refusals, "a", code=128) == [["a"]]
+        assert refusals.admit_filters(["a"]) == []
+        clock_s[0] += MIN_REFUSAL_S
+        assert refusals.pop_ended_filters() == ["a"]
+        assert "a" in refusals.filter_faults
+    assert caplog.messages == ["the broker refuses the subscription to a: check its access rules"]
+
+
+def test_the_last_message_of_a_topic_may_be_tried_whatever_was_refused(refusals: Refusals) -> None:
+    close(refusals, CULPRIT)
+    close(refusals, CULPRIT)
+    assert refusals.admit(CULPRIT) is None
+    refusals.allow("big")
+    assert refusals.admit(CULPRIT) == CULPRIT
+    close(refusals, CULPRIT)
+    assert refusals.admit(CULPRIT) is None, "once"
+
+
 def test_what_is_remembered_is_bounded(refusals: Refusals) -> None:
     for number in range(5_000):
         refusals.on_sent(message(f"run/{number}", qos=0))

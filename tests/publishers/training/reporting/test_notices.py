@@ -97,6 +97,7 @@ def test_where_no_controller_answers_one_line_says_so_after_a_minute(
         check(is_connected=True, now_s=100.0 + UNHEARD_AFTER_S + n_more)
     (line,) = caplog.messages
     assert line.startswith("no controller of this machine listens at mqtt://127.0.0.1:1883")
+    assert "do its access rules let user alice publish?" in line
 
 
 def test_a_minute_without_a_broker_says_nothing_about_controllers(
