@@ -36,6 +36,14 @@ POWER_LAG_S: Final = 1.0
 """On many boards the power is the mean of the last second."""
 TRIAL_S: Final = 1.0
 """A counter that was not believed is believed again after agreeing with the power for so long."""
+DENSE_TRIAL_S: Final = 6.0
+"""And for so long where readings are dense: then it must agree closely, because its scale may be wrong."""
+DENSE_TRIAL_RATIO: Final = 1.05
+"""Close is a ratio that differs by this factor at most from the usual one."""
+MAX_TRIAL_S: Final = 60.0
+"""A trial that has not ended by then begins anew."""
+USUAL_RATIO_WEIGHT: Final = 1 / 32
+"""Of each comparison in the usual ratio of counter to power: a mean over some 100 s."""
 REFUTED_S: Final = 60.0
 """Power that was refuted by a counter is believed again when that counter has been gone for so long."""
 AGREEMENT_RATIO: Final = 2.0
@@ -46,12 +54,13 @@ IDLE_RATIO: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the counter, the total, and the integral of the power stood at a moment."""
+    """Where the counter, the total, and the integral of the power stood at a moment, and the power known before."""
 
     time_ns: int
     counter_j: float
     energy_j: float
     power_j: float
+    known_power_w: float
 
 
 class _PowerReadings:
@@ -71,12 +80,20 @@ class _PowerReadings:
         self._recent: deque[tuple[int, float]] = deque()
         """Of the last `MEAN_S`: time [ns], power [W]."""
 
+    @property
+    def is_dense(self) -> bool:
+        """Return whether the readings of the last seconds give a mean that may refute something."""
+        return len(self._recent) > MEAN_S / DENSE_S
+
     def possible_w(self, time_ns: int, power_w: float | None, max_w: float) -> float | None:
         """Return a reading where a board can draw it [W]."""
         if power_w is None:
             self.fault = "its power cannot be read"
             return None
-        if not (isfinite(power_w) and 0 <= power_w <= PEAK_RATIO * max_w):
+        if power_w == 0:
+            self.fault = "its power reads 0 W, which no board draws that answers"
+            return None
+        if not (isfinite(power_w) and 0 < power_w <= PEAK_RATIO * max_w):
             self.fault = f"its power reads {power_w:.4g} W, which a board of {max_w:g} W cannot draw"
             return None
         if not self._recent or time_ns - self._recent[-1][0] > self._max_gap_ns:
@@ -146,6 +163,8 @@ class CheckedEnergy:
         self._uncounted_ns = 0
         """Up to when the total holds what the counter has not told [ns]."""
         self._checked_ns = 0
+        self._usual_ratio = 1.0
+        """Of the counter to the power."""
         self._dispute: _Mark | None = None
         """Where the meters began to contradict each other."""
 
@@ -205,7 +224,7 @@ class CheckedEnergy:
     def _begin_trial_or_adopt(self, time_ns: int) -> None:
         """Let a trial of the counter begin or end where the total is now."""
         if self._trial_from_j is not None:
-            self._trial = _Mark(time_ns, self._trial_from_j, self.energy_j, self._power.integral_j)
+            self._trial = _Mark(time_ns, self._trial_from_j, self.energy_j, self._power.integral_j, self._known_power_w)
         elif self._adopted_j is not None:
             self._trial = self._moved = None
             self._believed.clear()
@@ -246,9 +265,7 @@ class CheckedEnergy:
         is_possible = 0 <= used_j <= most_j(span_s, max_w) and counter_j - oldest.counter_j <= most_j(
             (time_ns - oldest.time_ns) / NS_PER_S, max_w
         )
-        power_j = None if self._refutation else self._power.since_j(counter, time_ns)
-        has_returned = self._trial is None or power_j is None or _agree(used_j, power_j, span_s, max_w)
-        if is_possible and has_returned:
+        if is_possible and self._has_returned(time_ns, counter_j, max_w):
             return self._believe_counter_j(time_ns, counter_j, counter.energy_j + used_j)
         if self._trial is None and used_j < 0:
             self.counter_fault = f"its energy counter has fallen by {-used_j:.4g} J, as after a reset"
@@ -257,9 +274,23 @@ class CheckedEnergy:
             self.counter_fault = f"its energy counter shows {shows}, which a board of {max_w:g} W cannot use"
         return self._try_counter_j(time_ns, counter_j, max_w)
 
+    def _has_returned(self, time_ns: int, counter_j: float, max_w: float) -> bool:
+        """Return whether a possible reading goes on from the last believed one, and not from where a trial began.
+
+        A counter that was reset passes its former value some time later.
+        """
+        counter, trial = self._counter, self._trial
+        if counter is None or trial is None:
+            return True
+        span_s, trial_s = ((time_ns - mark.time_ns) / NS_PER_S for mark in (counter, trial))
+        power_j = None if self._refutation else self._power.since_j(counter, time_ns)
+        if power_j is None:
+            return not 0 <= counter_j - trial.counter_j <= most_j(trial_s, max_w)
+        return self._fits(counter_j - counter.counter_j, power_j, span_s, max_w)
+
     def _believe_counter_j(self, time_ns: int, counter_j: float, energy_j: float) -> float:
         """Believe a reading of the counter, with this total [J], and return the total."""
-        mark = _Mark(time_ns, counter_j, energy_j, self._power.integral_j)
+        mark = _Mark(time_ns, counter_j, energy_j, self._power.integral_j, self._known_power_w)
         if self._moved is None or counter_j > self._moved.counter_j:
             self._moved = mark
         self._counter, self._trial, self._seen_ns, self.counter_fault = mark, None, time_ns, ""
@@ -278,21 +309,40 @@ class CheckedEnergy:
         if span_s < TRIAL_S:
             return None
         power_j = None if self._refutation else self._power.since_j(trial, time_ns)
-        least_j = IDLE_RATIO * max_w * span_s
-        is_sane = used_j >= least_j if power_j is None else _agree(used_j, power_j, span_s, max_w)
-        if not is_sane or used_j > most_j(span_s, max_w):
-            self.counter_fault = self.counter_fault or f"its energy counter shows {used_j / span_s:.3g} W"
-            self._trial_from_j = counter_j
-        elif power_j is None:
-            if self._known_ns is not None and self._known_ns < trial.time_ns:
-                self._add_unmeasured((trial.time_ns - self._known_ns) / NS_PER_S)
-                self._uncounted_ns = trial.time_ns
-            self._moved = None
-            self._believed.clear()
-            return self._believe_counter_j(time_ns, counter_j, self.energy_j + used_j)
-        else:
+        if power_j is None:
+            return self._try_alone_j(trial, time_ns, counter_j, max_w)
+        if used_j > most_j(span_s, max_w) or not _agree(used_j, power_j, span_s, max_w):
+            self._restart_trial(counter_j, used_j / span_s)
+        elif self._fits(used_j, power_j, span_s, max_w) and span_s >= (DENSE_TRIAL_S if self._power.is_dense else 0):
             self._adopted_j = counter_j
+        elif span_s >= MAX_TRIAL_S:
+            self._restart_trial(counter_j, used_j / span_s)
         return None
+
+    def _try_alone_j(self, trial: _Mark, time_ns: int, counter_j: float, max_w: float) -> float | None:
+        """Return the total where no power can check the counter, once it has moved as a board draws."""
+        span_s, used_j = (time_ns - trial.time_ns) / NS_PER_S, counter_j - trial.counter_j
+        known_ns = trial.time_ns if self._known_ns is None else self._known_ns
+        is_counted_by_power = known_ns > trial.time_ns
+        if is_counted_by_power or not IDLE_RATIO * max_w * span_s <= used_j <= most_j(span_s, max_w):
+            self._restart_trial(counter_j, used_j / span_s)
+            return None
+        if known_ns < trial.time_ns:
+            self._add_unmeasured((trial.time_ns - known_ns) / NS_PER_S)
+            self._uncounted_ns = trial.time_ns
+        self._moved = None
+        self._believed.clear()
+        return self._believe_counter_j(time_ns, counter_j, self.energy_j + used_j)
+
+    def _restart_trial(self, counter_j: float, mean_w: float) -> None:
+        self.counter_fault = self.counter_fault or f"its energy counter shows {mean_w:.3g} W"
+        self._trial_from_j = counter_j
+
+    def _fits(self, counter_j: float, power_j: float, span_s: float, max_w: float) -> bool:
+        """Return whether a counter that was not believed agrees with the power, closely where readings are dense."""
+        if not self._power.is_dense:
+            return _agree(counter_j, power_j, span_s, max_w)
+        return _agree(counter_j, power_j * self._usual_ratio, span_s, max_w, ratio=DENSE_TRIAL_RATIO)
 
     def _contradiction(self, time_ns: int, power_w: float | None, max_w: float) -> _Mark | None:
         """Return since when the counter is not believed any more, because of what the power says; None: it is."""
@@ -335,6 +385,8 @@ class CheckedEnergy:
         window_s = span_s - POWER_LAG_S
         if any(_agree(each_j, power_j, window_s, max_w) for each_j in (counter_j, counter_before_j)):
             self._dispute, self._refutation = None, ""
+            if power_j > 0:
+                self._usual_ratio += USUAL_RATIO_WEIGHT * (counter_j / power_j - self._usual_ratio)
             return None
         is_counter_low = counter_j < IDLE_RATIO * max_w * window_s
         is_dense = bool(np.diff(times_ns).max() <= DENSE_S * NS_PER_S)
@@ -355,6 +407,7 @@ class CheckedEnergy:
         power_j = self._power.since_j(wrong, time_ns) if has_power else None
         if power_j is None:
             self._known_ns, self._is_behind = max(wrong.time_ns, self._uncounted_ns), True
+            self._known_power_w = wrong.known_power_w  # since then a counter that stood still told it
         else:
             self.energy_j = max(self.energy_j, wrong.energy_j + power_j)
             self._uncounted_ns = time_ns
@@ -373,8 +426,8 @@ def most_j(duration_s: float, max_power_limit_w: float | None) -> float:
     return max_w * max(PEAK_RATIO * min(span_s, 1.0), MEAN_RATIO * span_s)
 
 
-def _agree(counter_j: float, power_j: float, span_s: float, max_w: float) -> bool:
+def _agree(counter_j: float, power_j: float, span_s: float, max_w: float, *, ratio: float = AGREEMENT_RATIO) -> bool:
     """Return whether a counter and the integral of the power may both be right over a time."""
     low_j, high_j = sorted((counter_j, power_j))
     lag_j = COUNTER_LAG_S * high_j / span_s
-    return high_j <= AGREEMENT_RATIO * low_j + lag_j or high_j - low_j <= IDLE_RATIO * max_w * span_s
+    return high_j <= ratio * low_j + lag_j or high_j - low_j <= IDLE_RATIO * max_w * span_s

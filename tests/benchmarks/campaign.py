@@ -1,8 +1,9 @@
 """The whole fault campaign, and its tables in docs/faults.md: `make campaign`.
 
 Schedules on virtual time use every core, those with real processes mostly wait. `--virtual N --real N` say how many,
-`--seed` which; `--repeat SEED` lives through one part on virtual time again and shrinks a schedule that failed to the
-shortest that does, `--repeat-real SEED` repeats one with real processes.
+`--energy N` how many runs whose meters fail, `--seed` which; `--repeat SEED` lives through one part on virtual time
+again and shrinks a schedule that failed to the shortest that does, `--repeat-real SEED` repeats one with real
+processes, `--repeat-energy SEED` one whose meters fail.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from tests.live.campaign.schedule import LiveOutcome, compile_disk, run_live_schedule
 from tests.live.nvml_stub.fixtures import compile_stub
+from tests.scenarios.campaign.energy import EnergyOutcome, run_energy_schedule
 from tests.scenarios.campaign.labels import faults_of
 from tests.scenarios.campaign.machine import Outcome, run_campaign
 
@@ -36,6 +38,7 @@ PART: Final = 50
 REAL_PER_CORE: Final = 5
 """Schedules with real processes at a time."""
 ALL: Final = "**all schedules**"
+ALL_RUNS: Final = "**all runs**"
 
 
 @dataclass(slots=True)
@@ -139,6 +142,43 @@ def run_real(first_seed: int, n_schedules: int, progress: Progress) -> Tally:
     return tally
 
 
+def run_energy(first_seed: int, n_runs: int, progress: Progress) -> list[EnergyOutcome]:
+    """Live through runs whose meters fail, on every core."""
+    bar, outcomes = progress.add_task("energy", total=n_runs), []
+    with ProcessPoolExecutor() as processes:
+        runs = [processes.submit(run_energy_schedule, seed) for seed in range(first_seed, first_seed + n_runs)]
+        for run in as_completed(runs):
+            outcomes.append(run.result())
+            progress.advance(bar)
+    return outcomes
+
+
+def energy_table(outcomes: Sequence[EnergyOutcome]) -> str:
+    """Return what became of the energy, a line a fault, in Markdown."""
+    table = (
+        "| fault of the meters | runs whose energy was checked | worst error in % | failed |\n|---|---:|---:|---:|\n"
+    )
+    for label in (*sorted({label for outcome in outcomes for label in outcome.labels}, key=str.casefold), ALL_RUNS):
+        of_label = [outcome for outcome in outcomes if label in {*outcome.labels, ALL_RUNS}]
+        worst_ratio = max(outcome.worst_ratio for outcome in of_label)
+        n_failed = sum(bool(outcome.violations) for outcome in of_label)
+        table += f"| {label} | {len(of_label):,} | {100 * worst_ratio:.2f} | {n_failed} |\n"
+    return table
+
+
+def report_energy(outcomes: Sequence[EnergyOutcome], *, seed: int, writes: bool) -> bool:
+    """Print the table, or write it into the page; return whether every run passed."""
+    text = f"{machine()}; seed {seed}.\n\n{energy_table(outcomes)}"
+    print(f"energy\n\n{text}")
+    if writes:
+        write_page("energy", text)
+    failed = [outcome for outcome in outcomes if outcome.violations]
+    for outcome in failed:
+        print(f"failed; once more: python -m tests.benchmarks.campaign --repeat-energy {outcome.seed}", file=sys.stderr)
+        print("\n".join(outcome.violations), file=sys.stderr)
+    return not failed
+
+
 def write_page(block: str, text: str) -> None:
     """Replace one generated block of the page."""
     begin, end = f"<!-- {block}: begin -->\n", f"<!-- {block}: end -->"
@@ -171,19 +211,41 @@ def _unignore_signals() -> None:
             signal.signal(number, lambda *_: None)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run it; 1 if any schedule failed."""
+def report_limits(name: str, tally: Tally, *, seed: int, writes: bool) -> bool:
+    """Print the table of limits, or write it into the page, too; return whether every schedule passed."""
+    text = f"{machine()}; seed {seed}.\n\n{tally.table()}"
+    print(f"{name}\n\n{text}")
+    if writes:
+        write_page(name, text)
+    for violation, count in tally.violations.most_common(20):
+        print(f"{count} times: {violation}", file=sys.stderr)
+    repeat = "--repeat" if name == "virtual time" else "--repeat-real"
+    for failed_seed in tally.failed_seeds:
+        print(f"failed; once more: python -m tests.benchmarks.campaign {repeat} {failed_seed}", file=sys.stderr)
+    return not tally.failed_seeds
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--virtual", type=int, default=10_000, metavar="N")
     parser.add_argument("--real", type=int, default=500, metavar="N")
+    parser.add_argument("--energy", type=int, default=1_000, metavar="N")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000_000))
     parser.add_argument("--repeat", type=int, metavar="SEED")
     parser.add_argument("--repeat-real", type=int, metavar="SEED")
+    parser.add_argument("--repeat-energy", type=int, metavar="SEED")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/faults.md")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; 1 if any schedule failed."""
+    options = _options(arguments)
     if options.repeat is not None:
         run_campaign(options.repeat, PART, lambda _: None)
         return 0
+    if options.repeat_energy is not None:
+        return int(not report_energy([run_energy_schedule(options.repeat_energy)], seed=options.seed, writes=False))
     _unignore_signals()
     print(f"seed {options.seed}", flush=True)
     with shown() as progress:
@@ -193,19 +255,14 @@ def main(arguments: list[str] | None = None) -> int:
             "virtual time": run_virtual(options.seed, options.virtual, progress) if options.virtual else Tally(),
             "real processes": run_real(options.seed, options.real, progress) if options.real else Tally(),
         }
-    for name, tally in tallies.items():
-        if not tally.rows:
-            continue
-        text = f"{machine()}; seed {options.seed}.\n\n{tally.table()}"
-        print(f"{name}\n\n{text}")
-        if options.write:
-            write_page(name, text)
-        for violation, count in tally.violations.most_common(20):
-            print(f"{count} times: {violation}", file=sys.stderr)
-        repeat = "--repeat" if name == "virtual time" else "--repeat-real"
-        for seed in tally.failed_seeds:
-            print(f"failed; once more: python -m tests.benchmarks.campaign {repeat} {seed}", file=sys.stderr)
-    return int(any(tally.failed_seeds for tally in tallies.values()))
+        energy = run_energy(options.seed, options.energy, progress) if options.energy else []
+    writes = options.write
+    passed = [
+        report_limits(name, tally, seed=options.seed, writes=writes) for name, tally in tallies.items() if tally.rows
+    ]
+    if energy:
+        passed.append(report_energy(energy, seed=options.seed, writes=writes))
+    return int(not all(passed))
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_what_is_possible_is_believed(has_counter: bool) -> None:
     assert (energy.unmeasured_s, energy.power_w, energy.power_fault, energy.counter_fault) == (0.0, 235.0, "", "")
 
 
-@pytest.mark.parametrize("power_w", [3.7e6, 1.51 * MAX_W, -1.0, float("nan"), float("inf"), None])
+@pytest.mark.parametrize("power_w", [3.7e6, 1.51 * MAX_W, 0.0, -1.0, float("nan"), float("inf"), None])
 @pytest.mark.parametrize("has_counter", [True, False])
 def test_a_power_that_no_board_draws_counts_for_nothing(has_counter: bool, power_w: float | None) -> None:
     energy = measured(60.0, Outage(10.0, 10.45, power_of(power_w)), has_counter=has_counter)
@@ -141,6 +141,47 @@ def test_a_counter_that_is_wrong_for_a_while_costs_less_than_a_hundredth(fault: 
     assert energy.counter_at_j(energy.energy_j) is not None
 
 
+@pytest.mark.parametrize("ratio", [0.3, 0.8, 1.2, 1.5, 3.0])
+@pytest.mark.parametrize("reads_w", [0.94, 1.0, 1.06])
+def test_a_counter_of_a_wrong_scale_costs_less_than_a_hundredth(ratio: float, reads_w: float) -> None:
+    usual, wrong = Outage(0.0, 1e9, factor(1.0, reads_w)), Outage(100.0, 160.0, factor(ratio, reads_w))
+    energy = measured(600.0, usual, wrong)
+    assert energy.energy_j == pytest.approx(600 * 235, rel=0.01)
+    assert (energy.counter_fault, energy.unmeasured_s) == ("", 0.0), "believed again, whatever the power usually reads"
+
+
+@pytest.mark.parametrize("power_w", [None, 0.0, 3.7e6])
+@pytest.mark.parametrize("period_s", [0.1, 2.0])
+def test_power_before_a_counter_stops_is_what_counts_meanwhile(period_s: float, power_w: float | None) -> None:
+    energy = CheckedEnergy(max_gap_s=6.0)
+    for true in list(readings(600.0))[:: round(period_s / PERIOD_S)]:
+        is_wrong = 99.0 <= true.time_ns / 1e9 < 159.0
+        energy.add(replace(true, energy_j=5_000.0 + 235 * 99, power_w=power_w) if is_wrong else true, MAX_W)
+    assert energy.energy_j == pytest.approx(600 * 235, rel=0.002)
+    assert energy.unmeasured_s == pytest.approx(60.0, abs=2 * period_s)
+
+
+def test_a_counter_reset_twice_while_the_board_was_lost_has_not_returned() -> None:
+    """It passes the value that it had before it was reset, and nothing was measured in between."""
+    energy, zero_j = CheckedEnergy(max_gap_s=5.0), 0.0
+    for true in readings(200.0):
+        time_s, energy_j = true.time_ns / 1e9, true.energy_j or 0.0
+        if 100.0 <= time_s < 106.0 or 115.0 <= time_s < 121.0:
+            zero_j = energy_j
+            energy.miss()
+        else:
+            energy.add(replace(true, energy_j=energy_j - zero_j), MAX_W)
+    assert energy.energy_j == pytest.approx(200 * 235, rel=0.001)
+    assert energy.unmeasured_s == pytest.approx(12.2)
+
+
+def test_what_the_power_has_counted_is_not_counted_again_by_a_counter_in_trial() -> None:
+    reset = Outage(30.0, 1e9, lambda true: replace(true, energy_j=(true.energy_j or 0.0) - 12_050))
+    power_gone = Outage(30.8, 40.0, lambda true: replace(true, energy_j=(true.energy_j or 0.0) - 12_050, power_w=None))
+    energy = measured(60.0, reset, power_gone)
+    assert energy.energy_j == pytest.approx(60 * 235, rel=0.001)
+
+
 def test_a_counter_that_begins_again_is_bridged_and_believed_again() -> None:
     energy = measured(60.0, Outage(30.0, 1e9, lambda true: replace(true, energy_j=(true.energy_j or 0.0) - 12_050)))
     assert energy.energy_j == pytest.approx(60 * 235)
@@ -157,7 +198,7 @@ def test_a_counter_that_begins_again_where_no_power_can_be_read_is_believed_agai
     assert energy.power_w == pytest.approx(235.0), "by the counter"
 
 
-@pytest.mark.parametrize("power_w", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("power_w", [1.0, 30.0])
 def test_a_power_that_stands_still_is_replaced_by_a_counter_that_moves(power_w: float) -> None:
     energy = measured(60.0, Outage(20.0, 1e9, power_of(power_w)))
     assert energy.energy_j == pytest.approx(60 * 235)

@@ -65,9 +65,9 @@ def run_schedule(steps: Sequence[Step]) -> Outcome:
     logger.addHandler(errors)
     try:
         with (
-            _run_dir_at(own_run_dir),
+            run_dir_at(own_run_dir),
             disk.installed(),
-            _quiet(),
+            quiet(),
             asyncio.Runner(loop_factory=lambda: CampaignLoop(disk)) as runner,
         ):
             return runner.run(_run(steps, disk_folder, disk, errors))
@@ -77,7 +77,7 @@ def run_schedule(steps: Sequence[Step]) -> Outcome:
 
 
 @contextlib.contextmanager
-def _run_dir_at(folder: Path) -> Iterator[None]:
+def run_dir_at(folder: Path) -> Iterator[None]:
     """Give the node a run directory of its own, in memory: no fault of the disk reaches it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_dir, "RUN_DIR", folder / "gridchase")
@@ -86,7 +86,7 @@ def _run_dir_at(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Drop what is printed and logged, and warnings of steps in time that are too small for the virtual clock."""
     nowhere = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
