@@ -94,6 +94,8 @@ class RunBooks:
         self._limits_w: dict[int, float] = {}
         self._signal: Signal | None = None
         """The values that the run has seen, each in its newest revision, up to when they were last looked at."""
+        self._source, self._source_from_s = "", -math.inf
+        """The source of the latest ones, and from when on they are its own [Unix s]."""
 
     def resume(self, stored: msgspec.Raw) -> None:
         """Go on with stored books. Where there are none, a part of the run is missing.
@@ -144,7 +146,7 @@ class RunBooks:
         Args:
             history: the signal up to now, in its newest revision; None where there is none.
             until_s: up to when [Unix s].
-            is_stopgap: whether another source stands in, or an old value: it holds from where the former one ends.
+            is_stopgap: whether another source stands in, or an old value: it holds from where the former one ends on.
         """
         if history is None or not self.books.slots:
             return
@@ -152,12 +154,17 @@ class RunBooks:
         if len(steps_s):
             step_s = max(float(np.median(steps_s)), MIN_SLOT_S)
             self.books = replace(self.books, slot_s=min(self.books.slot_s, step_s))
-        kept, new = self._signal, history.between(self.books.slots[0].begins_s, until_s)
-        if kept is not None and kept.unit == new.unit:
-            new = replace(new, kind=kept.kind, zone=kept.zone)
-            new = kept.joined(new.between(kept.ends_s, math.inf)) if is_stopgap else kept.revised(new)
-        if len(new):
-            self._signal = new.between(float(new.starts_s[-MAX_VALUES:][0]), math.inf)
+        kept = self._signal if self._signal is not None and self._signal.unit == history.unit else None
+        if kept is None or not is_stopgap:
+            self._source_from_s = -math.inf
+        elif history.source != self._source:
+            self._source_from_s = kept.ends_s
+        self._source = history.source
+        seen = history.between(max(self.books.slots[0].begins_s, self._source_from_s), until_s)
+        if kept is not None:
+            seen = kept.revised(replace(seen, kind=kept.kind, zone=kept.zone))
+        if len(seen):
+            self._signal = seen.between(float(seen.starts_s[-MAX_VALUES:][0]), math.inf)
 
     def drop_curve(self) -> None:
         """Take note that another curve holds from here on: ratios of limits that were used before are lost."""

@@ -160,8 +160,8 @@ class RunLeader:
         try:
             async with asyncio.timeout(SAVING_TIMEOUT_S):
                 found = await asyncio.to_thread(books.saving, curve, limits.ledger.looks, energy=self._energy)
-        except TimeoutError:
-            _LOGGER.warning("%s: what was saved is not known: it takes too long to compute", self._ranks.name)
+        except (TimeoutError, ValueError) as error:  # numpy's are ValueErrors: no run's numbers may end the controller
+            _LOGGER.warning("%s: what was saved cannot be computed: %r", self._ranks.name, error)
         else:
             _LOGGER.info("%s: %s", self._ranks.name, describe_saving(found))
 

@@ -324,9 +324,12 @@ def test_what_stands_in_for_the_source_does_not_change_the_past() -> None:
     course = Course()
     course.work(4 * HOUR_S)
     course.books.add_signal(day(100.0, 200.0), until_s=MIDNIGHT_S + 2 * HOUR_S, is_stopgap=False)
-    constant = replace(day(600.0, zone=""), ends_s=math.inf, kind="marginal")
+    constant = replace(day(600.0, zone=""), ends_s=math.inf, kind="marginal", source="constant")
     course.books.add_signal(constant, until_s=MIDNIGHT_S + 3 * HOUR_S, is_stopgap=True)
     assert seen(course) == [100.0, 200.0, 600.0]
+    revised = replace(constant, values=np.array([610.0]))
+    course.books.add_signal(revised, until_s=MIDNIGHT_S + 3.5 * HOUR_S, is_stopgap=True)
+    assert seen(course) == [100.0, 200.0, 610.0], "it revises its own values"
     back = day(100.0, 200.0, 290.0, 390.0)
     course.books.add_signal(back, until_s=MIDNIGHT_S + 4 * HOUR_S, is_stopgap=False)
     assert seen(course) == [100.0, 200.0, 290.0, 390.0]
