@@ -117,9 +117,10 @@ class RunBooks:
         return msgspec.Raw(msgspec.json.encode(BooksSnapshot(books=self.books, gap=self.gap)))
 
     def add(self, interval: MeterInterval, in_force: tuple[float, int] | None, *, begins_s: float) -> None:
-        """Enter an interval: iterations at the limit that was in force when it began, the gaps in it, or a pause.
+        """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.
 
-        Iterations at a limit that is not known are a pause, too: to the run and its twin they are the same.
+        Where a pause begins or ends in it the energy is divided by time, since readings do not tell the two apart.
+        Iterations at a limit that is not known, or whose energy is not, are a pause, too: for run and twin the same.
 
         Args:
             interval: what the run did.
@@ -127,10 +128,11 @@ class RunBooks:
             begins_s: when the interval began [Unix s].
         """
         self._in_force.note(in_force, self.purpose, at_ns=interval.begin_ns)
-        limit = self._in_force.at(interval.begin_ns) if interval.active else None
         rest_s, rest_j = interval.duration_s, interval.energy_j
+        ran_s, ran_j = max(rest_s - interval.gaps_s, 0.0), rest_j - interval.gaps_energy_j
+        is_partly = ran_s > 0 and interval.gaps_s > 0 and not interval.unmeasured_s
+        limit = self._in_force.at(interval.begin_ns) if interval.active or is_partly else None
         if limit is not None:
-            ran_s, ran_j = max(rest_s - interval.gaps_s, 0.0), rest_j - interval.gaps_energy_j
             limit_w = self._limits_w.setdefault(limit_key(limit[0], self._limits_w), limit[0])
             self.books = with_activity(
                 self.books, begins_s=begins_s, duration_s=ran_s, power_limit_w=limit_w, energy_j=ran_j, purpose=limit[1]

@@ -183,6 +183,7 @@ class RunLeader:
         limits.is_multi_node = self._ranks.is_multi_node
         if limits.heed(rhythm):  # in what unit its baseline would be is not known: it is what was used
             self._account.totals.close_curve(None)
+            self.books.drop_curve()
         if isinstance(limits.state, Waiting):
             self._begin(rhythm)
         if limits.fault is not None and not self._has_told:

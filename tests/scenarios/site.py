@@ -304,11 +304,10 @@ def energy_j(gpu: FakeGpu, begin_s: float, end_s: float, *, first_w: float = PRI
     )
 
 
-def told_saving(log: str) -> tuple[float, float, float]:
-    """Return what the log says, once, that a run has saved, and its interval with what is rounded off, as shares."""
-    (told,) = re.findall(r"saved (\S+) % \(90 %: (\S+) to (\S+) %\)", log)
-    saved, lower, upper = (float(number) / 100 for number in told)
-    return saved, lower - 0.0005, upper + 0.0005
+def told_saving(log: str) -> tuple[float, float]:
+    """Return the interval of what the log says, once, that a run has saved, with what is rounded off, as shares."""
+    ((lower, upper),) = re.findall(r"saved \S+ % \(90 %: (\S+) to (\S+) %\)", log)
+    return float(lower) / 100 - 0.0005, float(upper) / 100 + 0.0005
 
 
 def _stands(gpu: FakeGpu, first_w: float) -> Iterator[tuple[float, float, float]]:

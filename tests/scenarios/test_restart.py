@@ -59,7 +59,7 @@ async def test_after_a_restart_the_account_is_that_of_the_whole_run(
     assert final.saved_ratio > 0
     assert gpu.requested_power_limit_w == PRIOR_W
     top_j = training.n_iterations * POWER_RATIO * PRIOR_W / rate_per_s(PRIOR_W)
-    _, lower, upper = told_saving(caplog.text)
+    lower, upper = told_saving(caplog.text)
     assert lower <= 1 - energy_j(gpu, training.begin_s, training.end_s) / top_j <= upper
 
 

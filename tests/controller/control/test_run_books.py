@@ -131,6 +131,15 @@ def test_gaps_and_pauses_are_entered_as_such() -> None:
     assert (slot.asked_pause_s, slot.asked_pause_energy_j) == pytest.approx((30.0, 600.0))
 
 
+@pytest.mark.parametrize(("unmeasured_s", "active_s"), [(0.0, 12.0), (1.0, 0.0)])
+def test_what_ran_before_a_pause_within_an_interval_is_no_pause(unmeasured_s: float, active_s: float) -> None:
+    course = Course()
+    course.work(20.0, active=False, gaps_s=8.0, unmeasured_s=unmeasured_s)
+    (slot,) = course.slots
+    assert (slot.active_s, slot.pause_s, slot.energy_j) == pytest.approx((active_s, 20.0 - active_s, 2_000.0))
+    assert slot.pause_energy_j == pytest.approx(100.0 * (20.0 - active_s))
+
+
 @pytest.mark.parametrize("in_force", [None, (200.0, ns(5.0))])
 def test_iterations_at_a_limit_that_is_not_known_are_a_pause(in_force: tuple[float, int] | None) -> None:
     course = Course(in_force=in_force)
@@ -150,7 +159,7 @@ def test_a_clock_that_is_stepped_loses_nothing(step_s: float, gap_s: float) -> N
 
 
 steps = st.tuples(
-    st.sampled_from(["work", "pause", "asked", "limit", "look", "clock"]),
+    st.sampled_from(["work", "broken off", "pause", "asked", "limit", "look", "clock"]),
     st.floats(1e-4, 5_000.0),
     st.floats(0.0, 1.0),
 )
@@ -161,8 +170,8 @@ def test_nothing_that_is_entered_is_lost(course_of: list[tuple[str, float, float
     course = Course()
     for what, duration_s, share in course_of:
         match what:
-            case "work":
-                course.work(duration_s, 300.0 * share, gaps_s=share * duration_s / 2)
+            case "work" | "broken off":
+                course.work(duration_s, 300.0 * share, gaps_s=share * duration_s / 2, active=what == "work")
             case "pause" | "asked":
                 course.pause(duration_s, 300.0 * share, is_asked=what == "asked")
             case "limit" | "look":
@@ -170,7 +179,7 @@ def test_nothing_that_is_entered_is_lost(course_of: list[tuple[str, float, float
             case _:
                 course.step_s += (share - 0.5) * duration_s
     entered = course.added
-    active = [each for each in entered if each.active]
+    active = [each for each in entered if each.active or each.gaps_s]
     assert sum(slot.active_s for slot in course.slots) == pytest.approx(
         sum(each.duration_s - each.gaps_s for each in active), rel=1e-9
     )
