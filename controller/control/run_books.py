@@ -49,10 +49,12 @@ class BooksSnapshot:
     Attributes:
         books: the books.
         gap: why nothing is said of the run; None where all of it is in them.
+        top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
     """
 
     books: Books = field(default_factory=open_books)
     gap: Gap | None = None
+    top_power_limit_w: float = 0.0
 
     def check(self) -> None:
         """Check what was read from a file.
@@ -62,7 +64,7 @@ class BooksSnapshot:
         """
         slots = self.books.slots
         uses = [use for slot in slots for use in slot.uses]
-        amounts = [x for use in uses for x in (use.active_s, use.energy_j)]
+        amounts = [self.top_power_limit_w, *(x for use in uses for x in (use.active_s, use.energy_j))]
         for slot in slots:
             amounts += [slot.begins_s, slot.ends_s, slot.idle_s, slot.pause_s, slot.pause_energy_j]
             amounts += [slot.asked_pause_s, slot.asked_pause_energy_j]
@@ -84,12 +86,14 @@ class RunBooks:
         books: what the run did.
         gap: why nothing is said of the run; None where all of it is in the books.
         purpose: what the limit that was last asked for is for.
+        top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
     """
 
     def __init__(self) -> None:
         self.books = open_books()
         self.gap: Gap | None = None
         self.purpose = Purpose.FIRST_PASS
+        self.top_power_limit_w = 0.0
         self._in_force = LimitHistory()
         self._limits_w: dict[int, float] = {}
         self._signal: Signal | None = None
@@ -108,13 +112,14 @@ class RunBooks:
         if snapshot is None:
             return
         snapshot.check()
-        self.books, self.gap = snapshot.books, snapshot.gap
+        self.books, self.gap, self.top_power_limit_w = snapshot.books, snapshot.gap, snapshot.top_power_limit_w
         for limit_w in _limits_w(self.books):
             self._limits_w.setdefault(limit_key(limit_w, self._limits_w), limit_w)
 
     def stored(self) -> msgspec.Raw:
         """Return the books as `resume` takes them. The signal has a file of its own."""
-        return msgspec.Raw(msgspec.json.encode(BooksSnapshot(books=self.books, gap=self.gap)))
+        snapshot = BooksSnapshot(books=self.books, gap=self.gap, top_power_limit_w=self.top_power_limit_w)
+        return msgspec.Raw(msgspec.json.encode(snapshot))
 
     def add(self, interval: MeterInterval, in_force: tuple[float, int] | None, *, begins_s: float) -> None:
         """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.
@@ -170,8 +175,8 @@ class RunBooks:
 
     def drop_curve(self) -> None:
         """Take note that another curve holds from here on: ratios of limits that were used before are lost."""
-        limits_w = self._limits_w.values()
-        if limits_w and max(limits_w) - min(limits_w) > LIMIT_TOLERANCE_W:
+        top_w = max((self.top_power_limit_w, *self._limits_w.values()))
+        if any(limit_w < top_w - LIMIT_TOLERANCE_W for limit_w in self._limits_w.values()):
             self.gap = self.gap or "curve_changed"
 
     def saving(self, curve: PowerProfile | None, looks: Looks, *, energy: EnergyConfig) -> KnownSaving | UnknownSaving:
@@ -180,13 +185,13 @@ class RunBooks:
         It takes some 10 ms for a day at 20 limits, and up to seconds for six weeks at 128: call it in a thread.
 
         Args:
-            curve: as it is measured, without stalls; None where there is none. Then the top limit is the highest one
-                that was in force: of a run that was at no other nothing was saved, and of others nothing is known.
+            curve: as it is measured, without stalls; None where there is none: then nothing was saved where the run
+                was at the top limit all the time, and else nothing is known.
             looks: what the limits are relative to the top one.
             energy: what the rest of the machine and the building need.
         """
         used_w = _limits_w(self.books)
-        top_w = curve.fastest.power_limit_w if curve is not None else max(used_w, default=MOST)
+        top_w = curve.fastest.power_limit_w if curve is not None else max((self.top_power_limit_w, *used_w)) or MOST
         if self.gap is not None:
             return UnknownSaving(reason=self.gap, n_looks=looks.n_looks(top_w))
         limits_w = _limits_apart_w({*used_w, *curve.power_limits_w}, below_w=top_w) if curve is not None else []

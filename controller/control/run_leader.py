@@ -140,6 +140,8 @@ class RunLeader:
         """Add an interval, active or not, that began at a Unix time [s], to the books and to the time at its limit."""
         in_force = self._gpus.in_force()
         self.limits.ledger.add(interval, in_force)
+        if in_force is not None:
+            self.books.top_power_limit_w = max(self.books.top_power_limit_w, self._gpus.bounds_w()[1])
         self.books.add(interval, in_force, begins_s=begins_s)
         if self._signal.history() is not self._seen:
             self._add_signal(begins_s + interval.duration_s)

@@ -289,6 +289,19 @@ def test_a_run_that_was_never_throttled_has_saved_nothing(curve: PowerProfile | 
     assert (found.lower_ratio, found.upper_ratio) == pytest.approx((0.0, 0.0), abs=1e-12)
 
 
+def test_a_run_that_was_below_the_top_all_the_time_has_not_saved_nothing() -> None:
+    """Its curve was known from the beginning; the GPUs are others at its end, and there is no curve of them."""
+    course = Course()
+    course.books.top_power_limit_w = TOP_W
+    course.set_limit(200.0, Purpose.PLAN)
+    course.work(4_000.0)
+    assert course.books.saving(None, Looks(), energy=NOBODY) == UnknownSaving(reason="too_early", n_looks=0)
+    resumed = RunBooks()
+    resumed.resume(course.books.stored())
+    resumed.drop_curve()
+    assert resumed.gap == "curve_changed"
+
+
 def test_without_a_curve_it_is_too_early() -> None:
     found = played().books.saving(None, Looks(), energy=NOBODY)
     assert describe_saving(found) == "too early to tell what was saved: 0 of 8 looks"
