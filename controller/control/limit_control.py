@@ -28,6 +28,7 @@ from policies.planning import Progress
 from policies.profiling import ProfilerSettings
 from policies.profiling.rhythm import Fault
 from policies.profiling.rhythm_track import RunRhythm
+from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 FOLLOW_S = 2.0
@@ -183,6 +184,13 @@ class LimitControl:
             case Profiling(sweep=sweep) if profiling.target_power_limit_w(sweep) is None:
                 return "not_steady"
         return None
+
+    @property
+    def purpose(self) -> Purpose:
+        """Return what the limit that was last chosen is for."""
+        if self.ledger.is_looking:
+            return Purpose.LOOK
+        return Purpose.FIRST_PASS if isinstance(self.state, Waiting | Profiling) else Purpose.PLAN
 
     def restart_time_budget(self) -> None:
         """Reset the time budget at the next decision."""

@@ -5,6 +5,7 @@ look is due and under way. Time is active time: no clock, no GPU, no bus.
 """
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +22,7 @@ from policies.profiling.paired_looks import (
     look_lengths,
     look_period_s,
 )
+from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 MAX_LIMITS: Final = 128
@@ -80,6 +82,44 @@ class LedgerSnapshot:
             raise ValueError("limits of pairs must ascend")
 
 
+class LimitHistory:
+    """Which of the latest limits was in force when, and what for.
+
+    Intervals come late: what was before the last change ran at the limit before it.
+    """
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[int, float, Purpose]] = deque(maxlen=MAX_CHANGES)
+        self._noted: tuple[float, int, Purpose] | None = None
+
+    def note(self, in_force: tuple[float, int] | None, purpose: Purpose = Purpose.PLAN, *, at_ns: int = 0) -> None:
+        """Note the limit now [W], since when [ns], and what for; None where it is not known.
+
+        Args:
+            in_force: the limit and its time.
+            purpose: what it is for.
+            at_ns: when the next interval begins: a limit that serves another purpose does so from here on [ns].
+        """
+        if in_force is None or (*in_force, purpose) == self._noted:
+            return
+        limit_w, since_ns = in_force
+        is_same = self._noted is not None and self._noted[:2] == in_force
+        self._entries.append((max(since_ns, at_ns) if is_same else since_ns, limit_w, purpose))
+        self._noted = limit_w, since_ns, purpose
+
+    def at(self, time_ns: int) -> tuple[float, Purpose] | None:
+        """Return the limit that was in force at a time [ns], and what for; None where it is not known."""
+        return next(
+            ((limit_w, what) for since_ns, limit_w, what in reversed(self._entries) if since_ns <= time_ns), None
+        )
+
+
+def limit_key(power_limit_w: float, known: Collection[int]) -> int:
+    """Return the key of a limit among known ones: limits within a tolerance are one, and of many the nearest counts."""
+    key = round(power_limit_w / LIMIT_TOLERANCE_W)
+    return key if key in known or len(known) < MAX_LIMITS else min(known, key=lambda each: abs(each - key))
+
+
 class RunLedger:
     """The ledger of a run on the node that leads it.
 
@@ -99,8 +139,7 @@ class RunLedger:
         self._look_from_w = self._look_from_s = 0.0
         self._has_missed = False
         """Whether the last look saw nothing of the top: a power brake is on, or somebody else has fixed the limit."""
-        self._in_force: deque[tuple[int, float]] = deque(maxlen=MAX_CHANGES)
-        """Since when each of the latest limits was in force [ns], [W]."""
+        self._in_force = LimitHistory()
 
     def snapshot(self) -> LedgerSnapshot:
         """Return the ledger as it stands."""
@@ -121,19 +160,15 @@ class RunLedger:
 
         Args:
             interval: what the run did.
-            in_force: the limit now [W], and since when [ns]; None where it is not known. Intervals come late: what was
-                before the last change ran at the limit before it.
+            in_force: the limit now [W], and since when [ns]; None where it is not known.
         """
-        if in_force is not None and (not self._in_force or self._in_force[-1] != in_force[::-1]):
-            self._in_force.append(in_force[::-1])
+        self._in_force.note(in_force)
         if not interval.active:
             self.looks = self.looks.after_pause(interval.duration_s)
             return
-        limits_w = [limit_w for since_ns, limit_w in self._in_force if since_ns <= interval.begin_ns]
-        if limits_w:
-            self._add_time(
-                limits_w[-1], interval.duration_s - interval.gaps_s, interval.energy_j - interval.gaps_energy_j
-            )
+        limit = self._in_force.at(interval.begin_ns)
+        if limit is not None:
+            self._add_time(limit[0], interval.duration_s - interval.gaps_s, interval.energy_j - interval.gaps_energy_j)
 
     def observe(
         self, observation: Observation, refinement: Refinement, settings: ProfilerSettings, *, settle_s: float
@@ -191,9 +226,7 @@ class RunLedger:
         )
 
     def _add_time(self, power_limit_w: float, active_s: float, energy_j: float) -> None:
-        key = round(power_limit_w / LIMIT_TOLERANCE_W)
-        if key not in self._times and len(self._times) >= MAX_LIMITS:
-            key = min(self._times, key=lambda known: abs(known - key))
+        key = limit_key(power_limit_w, self._times.keys())
         known = self._times.get(key) or TimeAtLimit(power_limit_w=power_limit_w, active_s=0.0, energy_j=0.0)
         self._times[key] = TimeAtLimit(
             power_limit_w=known.power_limit_w,

@@ -34,6 +34,8 @@ MAX_CHECKPOINTS: Final = 256
 _MOST: Final = 1e15
 """More joules, seconds, iterations, or joules times grams, than any run comes to."""
 
+NO_BOOKS: Final = msgspec.Raw(b"null")
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -49,6 +51,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         node_curve: what a node that follows has measured, as in `run_follower.NodeCurve`.
         time_budget_start: where the time budget starts, where the run has dropped a curve.
         ledger: the time at each limit since then, and what the limits are relative to the highest one.
+        books: as in `run_books.BooksSnapshot`; what is wrong with them costs them alone.
     """
 
     user: str
@@ -61,6 +64,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
     node_curve: list[CurveSums] = field(default_factory=list)
     time_budget_start: TimeBudgetStart | None = None
     ledger: LedgerSnapshot | None = None
+    books: msgspec.Raw = NO_BOOKS
     version: int = VERSION
 
 
@@ -84,11 +88,13 @@ class RunCheckpoints:
         self._clock = clock
         self._writer = FileWriter(state_dir / "runs", what="run checkpoints")
         self._checkpoints: dict[Path, RunCheckpoint] = {}
+        self._unreadable: set[Path] = set()
 
     def __enter__(self) -> Self:
         """Read the checkpoints; useless ones are removed."""
         found = {path: _read(path) for path in self._writer.folder.glob("*.json")}
         useful = {path: each for path, each in found.items() if each is not None and self._is_useful(each)}
+        self._unreadable = {path for path, each in found.items() if each is None}
         self._checkpoints = dict(sorted(useful.items(), key=lambda item: item[1].saved_at_s))
         half_written = self._writer.folder.glob("*.new")
         stale: dict[Path, Content | None] = dict.fromkeys([*found.keys() - useful.keys(), *half_written])
@@ -105,6 +111,10 @@ class RunCheckpoints:
         checkpoint = self._checkpoints.get(self._path(identity))
         return checkpoint if checkpoint is not None and self._is_useful(checkpoint) else None
 
+    def is_unreadable(self, identity: RunIdentity) -> bool:
+        """Return whether a former controller has left a checkpoint of a run that could not be read."""
+        return self._path(identity) in self._unreadable
+
     def save(
         self,
         identity: RunIdentity,
@@ -114,6 +124,7 @@ class RunCheckpoints:
         node_curve: Sequence[CurveSums] = (),
         time_budget_start: TimeBudgetStart | None = None,
         ledger: LedgerSnapshot | None = None,
+        books: msgspec.Raw = NO_BOOKS,
     ) -> None:
         """Save the checkpoint of a run; where there are too many, the oldest ones are deleted."""
         path = self._path(identity)
@@ -128,6 +139,7 @@ class RunCheckpoints:
             node_curve=list(node_curve),
             time_budget_start=time_budget_start,
             ledger=ledger,
+            books=books,
         )
         self._checkpoints.pop(path, None)
         self._checkpoints[path] = checkpoint
@@ -150,6 +162,7 @@ class RunCheckpoints:
     def delete(self, identity: RunIdentity) -> None:
         """Delete the checkpoint of a run: it has ended."""
         path = self._path(identity)
+        self._unreadable.discard(path)
         if self._checkpoints.pop(path, None) is not None:
             self._writer.put({path: None})
 

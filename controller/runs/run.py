@@ -24,13 +24,11 @@ from controller.control.profile_store import ProfileStore
 from controller.control.run_control import RunControl
 from controller.control.run_follower import RunFollower
 from controller.control.run_leader import RunLeader
-from controller.control.run_ledger import RunLedger
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
-from controller.runs.checkpoint import RunCheckpoint, RunCheckpoints
+from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.idleness import Idleness
 from policies.profiling.relation import ignores_limits
-from policies.vocabulary.units import HOUR_S
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus
@@ -123,6 +121,8 @@ class TrainingRun:
             other_nodes=self.other_nodes,
             tell=tell,
         )
+        if checkpoints.is_unreadable(identity):
+            self._leader.books.gap = "incomplete"
         self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter)
         self._control = self._role()
         shares_slack = config.plan.rules_of(identity.job).share_slack
@@ -162,7 +162,7 @@ class TrainingRun:
         self._update_account()
         if self._account.totals.n_iterations:
             self._account.totals.close_curve(self._control.profile)
-            self._leader.limits.restart_time_budget()
+            self._leader.change_gpus()
 
     @property
     def ignores_limits(self) -> bool:
@@ -196,25 +196,14 @@ class TrainingRun:
         self._control = self._role()
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
             self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
-            self._resume_ledger(self._former)
+            former = self._former
+            self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start, books=former.books)
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
             self._step(self._clock.now_s())
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
             self._end("finished")
         return is_owner
-
-    def _resume_ledger(self, former: RunCheckpoint) -> None:
-        """Go on with the time budget of a former controller, or begin a new one, saying which."""
-        limits = self._leader.limits
-        limits.budget_start = former.time_budget_start
-        if former.ledger is None:
-            limits.restart_time_budget()
-            _LOGGER.info("%s: the time budget begins anew: no ledger of the run so far is kept", self.identity.key)
-            return
-        limits.ledger = RunLedger(former.ledger)
-        n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
-        _LOGGER.info("%s: the time budget goes on: %.3g h, %d looks", self.identity.key, n_hours, n_looks)
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""
@@ -269,6 +258,8 @@ class TrainingRun:
             self._checkpoints.delete(self.identity)
         elif not is_unchanged:  # its processes may come back, as from a network that was away
             self._save_checkpoint()
+        if self._control is self._leader:
+            await self._leader.log_saving(now_s=self._clock.now_s())
 
     async def _control_until_end(self) -> None:
         next_s = report_s = checkpoint_s = self._clock.now_s()
@@ -335,17 +326,20 @@ class TrainingRun:
                 # Once a point is closed, the rest still ran at its limit, and does not count for the next one.
                 is_new = is_new or self._learn(interval)
                 if self._observed is not None:
-                    at_s = self._clock.now_s() - (self._clock.monotonic_ns() - interval.begin_ns) / NS_PER_S
-                    self._observed.add(interval, self._control.profile, self._signal.value_at(at_s))
+                    self._observed.add(interval, self._control.profile, self._signal.value_at(self._began_s(interval)))
                 if self._slack is not None:
                     self._slack.observe(interval)
         if end_ns is not None:
             self.ranks.forget_before(end_ns)
 
     def _add_time(self, interval: MeterInterval) -> None:
-        """Add an interval to the ledger, which is kept where the run is led."""
+        """Add an interval to the books and the ledger, which are kept where the run is led."""
         if self._control is self._leader:
-            self._leader.add_time(interval)
+            self._leader.add_time(interval, begins_s=self._began_s(interval))
+
+    def _began_s(self, interval: MeterInterval) -> float:
+        """Return when an interval began [Unix s]."""
+        return self._clock.now_s() - (self._clock.monotonic_ns() - interval.begin_ns) / NS_PER_S
 
     def _suspend_while_idle(self) -> None:
         """Account for nothing while the run is idle: a notebook may live for days after its training."""
@@ -457,6 +451,7 @@ class TrainingRun:
                 node_curve=self._follower.curve.sums,
                 time_budget_start=self._leader.limits.budget_start,
                 ledger=self._leader.limits.ledger.snapshot(),
+                books=self._leader.books.stored(),
             )
 
     def _incomplete(self) -> list[str]:

@@ -4,7 +4,7 @@ They hold what happened, and nothing that was estimated. So the baseline is comp
 is known of the limits or of the signal, and no sum has ever to be corrected.
 
 >>> books = open_books(slot_s=3_600.0)
->>> books = with_activity(books, begins_s=0.0, ends_s=5_400.0, power_limit_w=200.0, energy_j=900_000.0)
+>>> books = with_activity(books, begins_s=0.0, duration_s=5_400.0, power_limit_w=200.0, energy_j=900_000.0)
 >>> [slot.active_s for slot in books.slots]
 [3600.0, 1800.0]
 """
@@ -120,12 +120,12 @@ def with_activity(
     books: Books,
     *,
     begins_s: float,
-    ends_s: float,
+    duration_s: float,
     power_limit_w: float,
     energy_j: float,
     purpose: Purpose = Purpose.PLAN,
 ) -> Books:
-    """Return the books after iterations at a limit [W] from a time to another [Unix s].
+    """Return the books after iterations at a limit [W] from a time on [Unix s], for so long [s].
 
     What begins before the books end, because a clock was set back, is entered at their end, for as long as it took.
     """
@@ -138,47 +138,42 @@ def with_activity(
                     LimitUse(
                         power_limit_w=power_limit_w,
                         purpose=purpose,
-                        active_s=_span_s(part),
+                        active_s=share_ratio * duration_s,
                         energy_j=share_ratio * energy_j,
                     ),
                 ),
             )
-            for part, share_ratio in _parts(books, begins_s, ends_s)
+            for part, share_ratio in _parts(books, begins_s, duration_s)
         ],
     )
 
 
-def with_pause(books: Books, *, begins_s: float, ends_s: float, energy_j: float, kind: PauseKind = "own") -> Books:
-    """Return the books after a pause from a time to another [Unix s]; one without duration may have an energy."""
-    return _with_parts(
-        books,
-        [
-            replace(part, pause_s=_span_s(part), idle_s=_span_s(part), pause_energy_j=share_ratio * energy_j)
+def with_pause(books: Books, *, begins_s: float, duration_s: float, energy_j: float, kind: PauseKind = "own") -> Books:
+    """Return the books after a pause from a time on [Unix s], for so long [s]; even one of 0 s may have an energy."""
+    parts = []
+    for part, share_ratio in _parts(books, begins_s, duration_s):
+        pause_s, pause_j = share_ratio * duration_s, share_ratio * energy_j
+        parts.append(
+            replace(part, idle_s=pause_s, pause_s=pause_s, pause_energy_j=pause_j)
             if kind == "own"
-            else replace(
-                part, asked_pause_s=_span_s(part), idle_s=_span_s(part), asked_pause_energy_j=share_ratio * energy_j
-            )
-            for part, share_ratio in _parts(books, begins_s, ends_s)
-        ],
-    )
+            else replace(part, idle_s=pause_s, asked_pause_s=pause_s, asked_pause_energy_j=pause_j)
+        )
+    return _with_parts(books, parts)
 
 
-def _span_s(part: Slot) -> float:
-    return part.ends_s - part.begins_s
-
-
-def _parts(books: Books, begins_s: float, ends_s: float) -> Iterator[tuple[Slot, float]]:
+def _parts(books: Books, begins_s: float, duration_s: float) -> Iterator[tuple[Slot, float]]:
     """Yield what a time covers of each slot, as an empty one, and its share of that time.
 
+    Durations are given, since Unix times are known to a quarter of a microsecond only: sums would be off by that.
+
     Raises:
-        ValueError: the time ends before it begins.
+        ValueError: the duration is not finite, or less than 0.
     """
-    duration_s = ends_s - begins_s
-    if not (math.isfinite(duration_s) and duration_s >= 0):
-        raise ValueError(f"ends_s = {ends_s}: must be finite, and not before begins_s = {begins_s}")
-    if books.slots and begins_s < books.slots[-1].ends_s:
-        begins_s = books.slots[-1].ends_s
-        ends_s = begins_s + duration_s
+    if not (math.isfinite(begins_s) and math.isfinite(duration_s) and duration_s >= 0):
+        raise ValueError(f"duration_s = {duration_s} from {begins_s} on: must be finite and at least 0")
+    if books.slots:
+        begins_s = max(begins_s, books.slots[-1].ends_s)
+    ends_s = begins_s + duration_s
     if ends_s <= begins_s:
         yield Slot(begins_s=begins_s, ends_s=begins_s), 1.0
     at_s, number = begins_s, _number(books, begins_s)

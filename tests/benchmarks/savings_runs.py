@@ -236,14 +236,14 @@ def books_of(truth: Truth, run: Played, *, begins_s: float, slot_s: float) -> Bo
     books = open_books(slot_s=slot_s)
     for first, last in pairwise(cuts):
         energy_j = float(run.powers_w[first:last].sum()) * STEP_S
-        since_s, until_s = begins_s + first * STEP_S, begins_s + last * STEP_S
+        since_s, duration_s = begins_s + first * STEP_S, (last - first) * STEP_S
         if run.limits[first] < 0:
-            books = with_pause(books, begins_s=since_s, ends_s=until_s, energy_j=energy_j)
+            books = with_pause(books, begins_s=since_s, duration_s=duration_s, energy_j=energy_j)
             continue
         books = with_activity(
             books,
             begins_s=since_s,
-            ends_s=until_s,
+            duration_s=duration_s,
             power_limit_w=float(truth.limits_w[run.limits[first]]),
             energy_j=energy_j,
             purpose=(Purpose.PLAN, Purpose.LOOK, Purpose.FIRST_PASS)[run.purposes[first]],

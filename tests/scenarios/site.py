@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -301,6 +302,12 @@ def energy_j(gpu: FakeGpu, begin_s: float, end_s: float, *, first_w: float = PRI
         POWER_RATIO * limit_w * max(0.0, min(b_s, end_s) - max(a_s, begin_s))
         for a_s, b_s, limit_w in _stands(gpu, first_w)
     )
+
+
+def told_saving(log: str) -> tuple[float, float]:
+    """Return the interval of what the log says, once, that a run has saved, with what is rounded off, as shares."""
+    ((lower, upper),) = re.findall(r"saved \S+ % \(90 %: (\S+) to (\S+) %\)", log)
+    return float(lower) / 100 - 0.0005, float(upper) / 100 + 0.0005
 
 
 def _stands(gpu: FakeGpu, first_w: float) -> Iterator[tuple[float, float, float]]:

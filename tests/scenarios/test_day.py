@@ -1,15 +1,18 @@
 """Whole days of training under each objective, in virtual time."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from policies.providers.sources.csv_file import CsvProvider
+from policies.vocabulary.signal import NOT_ESTIMATED
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy, GridSignal
-from tests.fakes import MIDNIGHT_S, FakeGpu
+from tests.fakes import MIDNIGHT_S, FakeGpu, FixedProvider, flat_signal
 from tests.scenarios.site import (
     ANY_PROVIDER,
     HOUR_S,
@@ -23,6 +26,7 @@ from tests.scenarios.site import (
     energy_j,
     prior_gpu,
     rate_per_s,
+    told_saving,
 )
 
 CLEAN, DIRTY = 100.0, 500.0
@@ -58,6 +62,36 @@ def trace(path: Path, *, until_hour: int = 48) -> CsvProvider:
     file = path / "day.csv"
     file.write_text("\n".join(["# made up for a test", "timestamp,gco2_per_kwh", *rows]), encoding="utf-8")
     return CsvProvider(file, zone="XX", kind="average")
+
+
+async def test_what_is_told_at_the_end_holds_what_was_saved_by_following_the_grid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run at the highest limit would have been ahead of ours, in other hours: clean and dirty ones take turns."""
+    caplog.set_level("INFO")
+    gpu, hours = prior_gpu(), np.arange(-720.0, 24.0)
+    values, starts_s = np.where(hours % 2, DIRTY, CLEAN), MIDNIGHT_S + HOUR_S * hours
+    signal = replace(
+        flat_signal(CLEAN), starts_s=starts_s, values=values, ends_s=starts_s[-1] + HOUR_S, estimated=NOT_ESTIMATED
+    )
+    carbon = ("signal.kind=carbon", "signal.zone=XX", ANY_PROVIDER)
+    site = Site(
+        tmp_path, [gpu], *carbon, "energy.period_s=10", "plan.max_slowdown=1.1", providers=[FixedProvider(signal)]
+    )
+    training = Training(site)
+    async with site.controlled():
+        await training.train(4 * HOUR_S)
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+    assert training.begin_s is not None
+    begin_s, twin_s = training.begin_s, training.begin_s + training.n_iterations / rate_per_s(PRIOR_W)
+    own = twin = 0.0
+    for value, hour_s in zip(values, starts_s, strict=True):
+        end_s = hour_s + HOUR_S
+        own += value * energy_j(gpu, max(begin_s, hour_s), min(end_s, training.end_s))
+        twin += value * POWER_RATIO * PRIOR_W * max(0.0, min(end_s, twin_s) - max(begin_s, hour_s))
+    lower, upper = told_saving(caplog.text)
+    assert lower <= 1 - own / twin <= upper
 
 
 def slow_rate_per_s(power_limit_w: float) -> float:

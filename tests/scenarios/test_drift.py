@@ -60,7 +60,10 @@ async def test_a_last_will_for_a_moment_does_not_split_the_account(tmp_path: Pat
     assert [final.iterations for final in finals] == [job.n_iterations]
 
 
-async def test_iterations_on_a_dropped_curve_keep_its_baseline(tmp_path: Path) -> None:
+async def test_iterations_on_a_dropped_curve_keep_its_baseline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     site = Site(tmp_path, [prior_gpu()])
     async with site.controlled():
         begin_s = site.clock.now_s()
@@ -72,3 +75,4 @@ async def test_iterations_on_a_dropped_curve_keep_its_baseline(tmp_path: Path) -
     final = site.energies()[-1]
     assert final.slowdown_ratio is not None
     assert 1.0 <= final.slowdown_ratio <= 1.1
+    assert "what was saved is not known (curve_changed)" in caplog.text

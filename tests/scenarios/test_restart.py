@@ -23,6 +23,7 @@ from tests.scenarios.site import (
     FINE,
     HOUR_S,
     NODE,
+    POWER_RATIO,
     PRIOR_W,
     TOPICS,
     Site,
@@ -30,13 +31,17 @@ from tests.scenarios.site import (
     energy_j,
     prior_gpu,
     rate_per_s,
+    told_saving,
 )
 
 
 @pytest.mark.parametrize("away_s", [20.0, 1_800.0])
-async def test_after_a_restart_the_account_is_that_of_the_whole_run(tmp_path: Path, away_s: float) -> None:
+async def test_after_a_restart_the_account_is_that_of_the_whole_run(
+    tmp_path: Path, away_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     gpu = prior_gpu()
-    site = Site(tmp_path, [gpu])
+    site = Site(tmp_path, [gpu], "energy.period_s=10")
     training = Training(site)
     async with site.controlled():
         await training.train(2 * HOUR_S)
@@ -53,6 +58,9 @@ async def test_after_a_restart_the_account_is_that_of_the_whole_run(tmp_path: Pa
     assert final.saved_ratio is not None
     assert final.saved_ratio > 0
     assert gpu.requested_power_limit_w == PRIOR_W
+    top_j = training.n_iterations * POWER_RATIO * PRIOR_W / rate_per_s(PRIOR_W)
+    lower, upper = told_saving(caplog.text)
+    assert lower <= 1 - energy_j(gpu, training.begin_s, training.end_s) / top_j <= upper
 
 
 async def test_a_pause_during_downtime_need_not_be_made_up_for(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints: the account of a run resumes after a restart of the controller where it can."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ LEDGER = LedgerSnapshot(
     active_s=50.0,
     looked_s=40.0,
 )
+BOOKS = msgspec.Raw(b'{"books":{"slot_s":1800.0,"slots":[]},"gap":null}')
 RANKS = {0: RankCheckpoint(pid=4_711, started_at_s=1_700_006_400.25, totals=TOTALS)}
 
 
@@ -175,6 +176,61 @@ async def test_another_process_of_the_run_goes_on_without_the_time_between(tmp_p
     assert last_energy(bench).incomplete == []
 
 
+def without_books(content: bytes) -> bytes:
+    """Return a checkpoint as a version before the books has written it."""
+    saved = msgspec.json.decode(content)
+    del saved["books"]
+    return msgspec.json.encode(saved)
+
+
+def with_damaged_books(content: bytes) -> bytes:
+    """Return a checkpoint whose books are damaged."""
+    return content.replace(b'"slot_s":3600.0', b'"slot_s":0.0')
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (bytes, ["saved 0.0 % (90 %: 0.0 to 0.0 %)"]),
+        (without_books, ["what was saved is not known (incomplete)"]),
+        (with_damaged_books, ["its books are damaged", "what was saved is not known (incomplete)"]),
+    ],
+)
+async def test_books_go_on_after_a_restart_or_nothing_is_said(
+    tmp_path: Path, changed: Callable[[bytes], bytes], said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is wrong with the books costs them alone: the account goes on."""
+    caplog.set_level("INFO")
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    (file,) = (tmp_path / "runs").glob("*.json")
+    file.write_bytes(changed(file.read_bytes()))
+    async with running.controller() as bench:
+        await running.train(30)
+        run = bench.training_run()
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    assert last_energy(bench).duration_s == pytest.approx(90, abs=1)
+    totals, slots = run._account.totals, run._leader.books.books.slots
+    if changed is bytes:
+        assert sum(slot.energy_j for slot in slots) == pytest.approx(totals.energy_j, rel=1e-9)
+        assert slots[-1].ends_s - slots[0].begins_s == pytest.approx(totals.duration_s, abs=1e-5)
+    told = [record.message for record in caplog.records if "saved" in record.message or "books" in record.message]
+    assert [text in message for text, message in zip(said, told, strict=True)] == [True] * len(said)
+
+
+async def test_of_a_run_whose_checkpoint_is_unreadable_nothing_is_said(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(20)
+    (file,) = (tmp_path / "runs").glob("*.json")
+    file.write_bytes(b'{"version": 2}')
+    async with running.controller() as bench:
+        await running.train(20)
+        assert bench.training_run()._leader.books.gap == "incomplete"
+
+
 async def test_a_finished_run_leaves_no_checkpoint(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller() as bench:
@@ -222,7 +278,7 @@ async def kept(state_dir: Path, *places: RunIdentity) -> list[Path]:
     """Save checkpoints of runs; return their files."""
     with RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         for place in places:
-            checkpoints.save(place, ACCOUNT, RANKS, time_budget_start=BUDGET_START, ledger=LEDGER)
+            checkpoints.save(place, ACCOUNT, RANKS, time_budget_start=BUDGET_START, ledger=LEDGER, books=BOOKS)
     return sorted((state_dir / "runs").glob("*.json"))
 
 
@@ -232,7 +288,7 @@ async def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
         saved = checkpoints.load(RUN)
     assert saved is not None
     assert (saved.account, saved.ranks, saved.time_budget_start) == (ACCOUNT, RANKS, BUDGET_START)
-    assert saved.ledger == LEDGER
+    assert (saved.ledger, bytes(saved.books)) == (LEDGER, bytes(BOOKS))
     assert checkpoints.load(RunIdentity(user=KEY.user, job="resnet50", run="run-2", node="node-a")) is None
 
 
@@ -253,12 +309,13 @@ async def test_checkpoints_of_another_boot_too_old_or_from_the_future_are_remove
 async def test_a_checkpoint_without_optional_fields_is_loaded(tmp_path: Path) -> None:
     (path,) = await kept(tmp_path, RUN)
     saved = msgspec.json.decode(path.read_bytes())
-    del saved["time_budget_start"], saved["ledger"], saved["account"]["signal"]
+    del saved["time_budget_start"], saved["ledger"], saved["books"], saved["account"]["signal"]
     path.write_bytes(msgspec.json.encode(saved))
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         read = checkpoints.load(RUN)
     assert read is not None
     assert (read.account, read.time_budget_start, read.ledger) == (ACCOUNT, None, None)
+    assert bytes(read.books) == b"null"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b'{"version": 9}', b"[" * 100_000, b"null"])

@@ -1,15 +1,19 @@
 """One run on a test bench: what it requests of its GPUs, when it releases them, and what it publishes."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.clock import NS_PER_S
+from controller.control import run_books
 from controller.control.profile_store import read_all
 from controller.ports import Hold
+from policies.savings.interval import estimate_saving
 from publishers.messages.codec import decode
 from publishers.messages.reports import ProfileReport, RunEnergy
 from tests.controller.messages import iterations, rank_status
@@ -342,3 +346,44 @@ async def test_the_record_of_a_run_whose_claim_is_refused_says_so(tmp_path: Path
         await asyncio.sleep(10)
     last = energies(bench)[-1]
     assert (last.n_gpus, last.reason) == (0, "claim_rejected")
+
+
+def does_not_converge(*_: object, **__: object) -> None:
+    """Fail as numpy does."""
+    raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [(estimate_saving, "saved 0.0 % (90 %"), (does_not_converge, "what was saved cannot be computed")],
+)
+async def test_what_was_saved_is_told_once_and_holds_up_no_end(
+    tmp_path: Path,
+    estimate: Callable[..., object],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(run_books, "estimate_saving", estimate)
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 30)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+        assert bench.router.runs == {}
+    assert [said in record.message for record in caplog.records if "saved" in record.message] == [True]
+
+
+async def test_a_run_that_did_nothing_here_says_nothing_of_savings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(10)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    assert "saved" not in caplog.text

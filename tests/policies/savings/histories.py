@@ -31,12 +31,14 @@ def entered(books: Books, begins_s: float, deed: Deed) -> tuple[Books, float]:
     """Return the books after a deed, and when it ended [Unix s]."""
     ends_s, energy_j = begins_s + deed.duration_s, deed.duration_s * deed.power_w
     if deed.power_limit_w is None:
-        return with_pause(books, begins_s=begins_s, ends_s=ends_s, energy_j=energy_j, kind=deed.pause), ends_s
+        return with_pause(
+            books, begins_s=begins_s, duration_s=deed.duration_s, energy_j=energy_j, kind=deed.pause
+        ), ends_s
     return (
         with_activity(
             books,
             begins_s=begins_s,
-            ends_s=ends_s,
+            duration_s=deed.duration_s,
             power_limit_w=deed.power_limit_w,
             energy_j=energy_j,
             purpose=deed.purpose,

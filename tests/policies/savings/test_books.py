@@ -49,9 +49,9 @@ def test_books_of_months_stay_small_and_lose_nothing() -> None:
     for hour in range(n_hours):
         begins_s = hour * HOUR_S
         books = with_activity(
-            books, begins_s=begins_s, ends_s=begins_s + 1_800.0, power_limit_w=200.0 + hour % 3, energy_j=7.0
+            books, begins_s=begins_s, duration_s=1_800.0, power_limit_w=200.0 + hour % 3, energy_j=7.0
         )
-        books = with_pause(books, begins_s=begins_s + 1_800.0, ends_s=begins_s + HOUR_S, energy_j=1.0)
+        books = with_pause(books, begins_s=begins_s + 1_800.0, duration_s=1_800.0, energy_j=1.0)
     assert len(books.slots) <= MAX_SLOTS
     assert sum(slot.active_s for slot in books.slots) == n_hours * 1_800.0
     assert sum(slot.energy_j for slot in books.slots) == pytest.approx(8.0 * n_hours)
@@ -60,14 +60,14 @@ def test_books_of_months_stay_small_and_lose_nothing() -> None:
 
 
 def test_a_clock_that_is_set_back_moves_nothing_into_the_past() -> None:
-    books = with_pause(open_books(), begins_s=5_800.0, ends_s=6_000.0, energy_j=1.0)
-    books = with_activity(books, begins_s=4_000.0, ends_s=4_600.0, power_limit_w=200.0, energy_j=1.0)
+    books = with_pause(open_books(), begins_s=5_800.0, duration_s=200.0, energy_j=1.0)
+    books = with_activity(books, begins_s=4_000.0, duration_s=600.0, power_limit_w=200.0, energy_j=1.0)
     assert [(slot.begins_s, slot.ends_s) for slot in books.slots] == [(5_800.0, 6_600.0)]
 
 
 def test_time_in_which_the_run_was_not_there_is_in_no_slot() -> None:
-    books = with_pause(open_books(), begins_s=0.0, ends_s=60.0, energy_j=1.0)
-    books = with_pause(books, begins_s=7_300.0, ends_s=7_360.0, energy_j=1.0)
+    books = with_pause(open_books(), begins_s=0.0, duration_s=60.0, energy_j=1.0)
+    books = with_pause(books, begins_s=7_300.0, duration_s=60.0, energy_j=1.0)
     assert [(slot.begins_s, slot.ends_s) for slot in books.slots] == [(0.0, 60.0), (7_300.0, 7_360.0)]
 
 
@@ -81,14 +81,14 @@ def test_after_a_long_pause_another_slot_begins(pause_s: float, n_slots: int) ->
 
 
 def test_energy_without_a_duration_is_entered() -> None:
-    books = with_pause(open_books(), begins_s=100.0, ends_s=100.0, energy_j=5.0)
-    books = with_pause(books, begins_s=100.0, ends_s=HOUR_S, energy_j=1.0)
-    books = with_pause(books, begins_s=HOUR_S, ends_s=HOUR_S, energy_j=5.0)
+    books = with_pause(open_books(), begins_s=100.0, duration_s=0.0, energy_j=5.0)
+    books = with_pause(books, begins_s=100.0, duration_s=3_500.0, energy_j=1.0)
+    books = with_pause(books, begins_s=HOUR_S, duration_s=0.0, energy_j=5.0)
     assert [(slot.pause_s, slot.pause_energy_j) for slot in books.slots] == [(3_500.0, 11.0)]
 
 
 def test_asked_pauses_are_told_apart() -> None:
-    books = with_pause(open_books(), begins_s=0.0, ends_s=60.0, energy_j=5.0, kind="asked")
+    books = with_pause(open_books(), begins_s=0.0, duration_s=60.0, energy_j=5.0, kind="asked")
     assert (books.slots[0].asked_pause_s, books.slots[0].asked_pause_energy_j) == (60.0, 5.0)
     assert (books.slots[0].pause_s, books.slots[0].pause_energy_j) == (0.0, 0.0)
 
@@ -99,6 +99,17 @@ def test_a_slot_has_a_length(slot_s: float) -> None:
         open_books(slot_s=slot_s)
 
 
-def test_a_time_that_ends_before_it_begins_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be finite, and not before"):
-        with_pause(open_books(), begins_s=10.0, ends_s=9.0, energy_j=0.0)
+@pytest.mark.parametrize("duration_s", [-1.0, math.nan, math.inf])
+def test_a_duration_that_is_none_is_refused(duration_s: float) -> None:
+    with pytest.raises(ValueError, match="must be finite and at least 0"):
+        with_pause(open_books(), begins_s=10.0, duration_s=duration_s, energy_j=0.0)
+
+
+def test_short_times_add_up_exactly_though_unix_time_is_coarse() -> None:
+    books = open_books()
+    for number in range(1_000):
+        begins_s = 1.75e9 + number * 0.0123
+        books = with_activity(books, begins_s=begins_s, duration_s=0.0007, power_limit_w=200.0, energy_j=0.1)
+        books = with_pause(books, begins_s=begins_s + 0.0007, duration_s=0.0116, energy_j=0.2)
+    assert sum(slot.active_s for slot in books.slots) == pytest.approx(0.7, rel=1e-9)
+    assert sum(slot.pause_s for slot in books.slots) == pytest.approx(11.6, rel=1e-9)

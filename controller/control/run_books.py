@@ -1,0 +1,244 @@
+"""The books of a run on the node that leads it: what it did, at which limit and what for, and the signal meanwhile.
+
+`policies.savings` computes from them what the run has saved. They begin with the run, and outlive its curve, its time
+budget and its controller. Where a part of the run is not in them, or ran below the top limit on a curve that is dropped
+by now, nothing is said: ratios hold for the curve that they were measured on. Of a run on several nodes they hold this
+node's share, in energy and in saving. No clock, no GPU, no bus.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from controller.accounting.meter_intervals import MeterInterval
+from controller.config import EnergyConfig
+from controller.control.run_ledger import LEAST, MAX_LIMITS, MOST, LimitHistory, limit_key
+from policies.profiling.curve_model import estimate_ratios
+from policies.profiling.paired_looks import Looks
+from policies.savings.books import MAX_SLOTS, Books, Purpose, open_books, with_activity, with_pause
+from policies.savings.interval import MIN_LOOKS, KnownSaving, UnknownSaving, correlation_of, estimate_saving
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
+from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import HOUR_S
+
+MIN_SLOT_S: Final = 300.0
+"""Slots are as short as the step of the signal, but no shorter: the books are bounded, and are saved often."""
+N_STEPS: Final = 48
+"""So many of the signal's latest steps show how long its steps are."""
+MAX_VALUES: Final = 20_000
+"""Values of the signal that are kept: more than 60 days of five minutes each. Of more, the newest."""
+
+Gap = Literal["incomplete", "curve_changed"]
+"""Why nothing is said of a run: a part of it is not in the books, or ran on a curve that was dropped."""
+_WHY_UNKNOWN: Final = {
+    "incomplete": "a part of the run is missing in its books",
+    "curve_changed": "a part of it ran on another curve, or on other GPUs",
+    "no_baseline": "the highest limit would have cost nothing, or may have",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BooksSnapshot:
+    """Books as they are stored.
+
+    Attributes:
+        books: the books.
+        gap: why nothing is said of the run; None where all of it is in them.
+        top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
+    """
+
+    books: Books = field(default_factory=open_books)
+    gap: Gap | None = None
+    top_power_limit_w: float = 0.0
+
+    def check(self) -> None:
+        """Check what was read from a file.
+
+        Raises:
+            ValueError: the books are damaged: savings would be made of them.
+        """
+        slots = self.books.slots
+        uses = [use for slot in slots for use in slot.uses]
+        amounts = [self.top_power_limit_w, *(x for use in uses for x in (use.active_s, use.energy_j))]
+        for slot in slots:
+            amounts += [slot.begins_s, slot.ends_s, slot.idle_s, slot.pause_s, slot.pause_energy_j]
+            amounts += [slot.asked_pause_s, slot.asked_pause_energy_j]
+        if not all(-LEAST < x < MOST for x in amounts) or not all(0 < use.power_limit_w < MOST for use in uses):
+            raise ValueError("an amount of the books is impossible")
+        if not MIN_SLOT_S <= self.books.slot_s <= HOUR_S:
+            raise ValueError("the slots of the books have an impossible length")
+        if len(slots) > MAX_SLOTS or len({use.power_limit_w for use in uses}) > MAX_LIMITS:
+            raise ValueError("the books are too long")
+        times_s = [time_s for slot in slots for time_s in (slot.begins_s, slot.ends_s)]
+        if any(later_s < earlier_s for earlier_s, later_s in pairwise(times_s)):
+            raise ValueError("the slots of the books must ascend")
+
+
+class RunBooks:
+    """The books of a run.
+
+    Attributes:
+        books: what the run did.
+        gap: why nothing is said of the run; None where all of it is in the books.
+        purpose: what the limit that was last asked for is for.
+        top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
+    """
+
+    def __init__(self) -> None:
+        self.books = open_books()
+        self.gap: Gap | None = None
+        self.purpose = Purpose.FIRST_PASS
+        self.top_power_limit_w = 0.0
+        self._in_force = LimitHistory()
+        self._limits_w: dict[int, float] = {}
+        self._signal: Signal | None = None
+        """The values that the run has seen, each in its newest revision, up to when they were last looked at."""
+        self._source, self._source_from_s = "", -math.inf
+        """The source of the latest ones, and from when on they are its own [Unix s]."""
+
+    def resume(self, stored: msgspec.Raw) -> None:
+        """Go on with stored books. Where there are none, a part of the run is missing.
+
+        Raises:
+            ValueError: they are damaged; they begin anew.
+        """
+        self.gap = "incomplete"
+        snapshot = msgspec.json.decode(stored, type=BooksSnapshot | None)
+        if snapshot is None:
+            return
+        snapshot.check()
+        self.books, self.gap, self.top_power_limit_w = snapshot.books, snapshot.gap, snapshot.top_power_limit_w
+        for limit_w in _limits_w(self.books):
+            self._limits_w.setdefault(limit_key(limit_w, self._limits_w), limit_w)
+
+    def stored(self) -> msgspec.Raw:
+        """Return the books as `resume` takes them. The signal has a file of its own."""
+        snapshot = BooksSnapshot(books=self.books, gap=self.gap, top_power_limit_w=self.top_power_limit_w)
+        return msgspec.Raw(msgspec.json.encode(snapshot))
+
+    def add(self, interval: MeterInterval, in_force: tuple[float, int] | None, *, begins_s: float) -> None:
+        """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.
+
+        Where a pause begins or ends in it the energy is divided by time, since readings do not tell the two apart.
+        Iterations at a limit that is not known, or whose energy is not, are a pause, too: for run and twin the same.
+
+        Args:
+            interval: what the run did.
+            in_force: the limit now [W], and since when [ns]; None where it is not known.
+            begins_s: when the interval began [Unix s].
+        """
+        self._in_force.note(in_force, self.purpose, at_ns=interval.begin_ns)
+        rest_s, rest_j = interval.duration_s, interval.energy_j
+        ran_s, ran_j = max(rest_s - interval.gaps_s, 0.0), rest_j - interval.gaps_energy_j
+        is_partly = ran_s > 0 and interval.gaps_s > 0 and not interval.unmeasured_s
+        limit = self._in_force.at(interval.begin_ns) if interval.active or is_partly else None
+        if limit is not None:
+            limit_w = self._limits_w.setdefault(limit_key(limit[0], self._limits_w), limit[0])
+            self.books = with_activity(
+                self.books, begins_s=begins_s, duration_s=ran_s, power_limit_w=limit_w, energy_j=ran_j, purpose=limit[1]
+            )
+            begins_s, rest_s, rest_j = begins_s + ran_s, rest_s - ran_s, rest_j - ran_j
+        if rest_s or rest_j:
+            kind: Literal["own", "asked"] = "asked" if interval.is_asked else "own"
+            self.books = with_pause(self.books, begins_s=begins_s, duration_s=rest_s, energy_j=rest_j, kind=kind)
+
+    def add_signal(self, history: Signal | None, *, until_s: float, is_stopgap: bool) -> None:
+        """Keep the values of a signal that the run has seen.
+
+        Args:
+            history: the signal up to now, in its newest revision; None where there is none.
+            until_s: up to when [Unix s].
+            is_stopgap: whether another source stands in, or an old value: it holds from where the former one ends on.
+        """
+        if history is None or not self.books.slots:
+            return
+        steps_s = np.diff(history.starts_s[-N_STEPS:])
+        if len(steps_s):
+            step_s = max(float(np.median(steps_s)), MIN_SLOT_S)
+            self.books = replace(self.books, slot_s=min(self.books.slot_s, step_s))
+        kept = self._signal if self._signal is not None and self._signal.unit == history.unit else None
+        if kept is None or not is_stopgap:
+            self._source_from_s = -math.inf
+        elif history.source != self._source:
+            self._source_from_s = kept.ends_s
+        self._source = history.source
+        seen = history.between(max(self.books.slots[0].begins_s, self._source_from_s), until_s)
+        if kept is not None:
+            seen = kept.revised(replace(seen, kind=kept.kind, zone=kept.zone))
+        if len(seen):
+            self._signal = seen.between(float(seen.starts_s[-MAX_VALUES:][0]), math.inf)
+
+    def drop_curve(self) -> None:
+        """Take note that another curve holds from here on: ratios of limits that were used before are lost."""
+        top_w = max((self.top_power_limit_w, *self._limits_w.values()))
+        if any(limit_w < top_w - LIMIT_TOLERANCE_W for limit_w in self._limits_w.values()):
+            self.gap = self.gap or "curve_changed"
+
+    def saving(self, curve: PowerProfile | None, looks: Looks, *, energy: EnergyConfig) -> KnownSaving | UnknownSaving:
+        """Return what the run has saved beside its twin at the top limit, or why that is not known.
+
+        It takes some 10 ms for a day at 20 limits, and up to seconds for six weeks at 128: call it in a thread.
+
+        Args:
+            curve: as it is measured, without stalls; None where there is none: then nothing was saved where the run
+                was at the top limit all the time, and else nothing is known.
+            looks: what the limits are relative to the top one.
+            energy: what the rest of the machine and the building need.
+        """
+        used_w = _limits_w(self.books)
+        top_w = curve.fastest.power_limit_w if curve is not None else max((self.top_power_limit_w, *used_w)) or MOST
+        if self.gap is not None:
+            return UnknownSaving(reason=self.gap, n_looks=looks.n_looks(top_w))
+        limits_w = _limits_apart_w({*used_w, *curve.power_limits_w}, below_w=top_w) if curve is not None else []
+        estimate = estimate_ratios(curve, looks, limits_w) if curve is not None and limits_w else None
+        return estimate_saving(
+            self.books,
+            () if estimate is None else estimate.ratios,
+            top_power_limit_w=top_w,
+            signal=self._signal,
+            host_power_w=energy.host_power_w,
+            pue=energy.pue,
+            correlation=None if estimate is None else correlation_of(estimate.rate_covariance),
+        )
+
+
+def describe_saving(found: KnownSaving | UnknownSaving) -> str:
+    """Return what was saved, with its interval and its parts, or why that is not known: for the log.
+
+    >>> describe_saving(UnknownSaving(reason="too_early", n_looks=3))
+    'too early to tell what was saved: 3 of 8 looks'
+    """
+    if isinstance(found, UnknownSaving):
+        if found.reason == "too_early":
+            return f"too early to tell what was saved: {found.n_looks} of {MIN_LOOKS} looks"
+        return f"what was saved is not known ({found.reason}): {_WHY_UNKNOWN[found.reason]}"
+    saving = found.saving
+    parts = {
+        "better limit": saving.better_limit_ratio,
+        "following": saving.following_ratio,
+        "looks": saving.looks_ratio,
+        "first pass": saving.first_pass_ratio,
+    }
+    lower, upper = 100 * found.lower_ratio, 100 * found.upper_ratio
+    return f"saved {100 * saving.saved_ratio:z.1f} % (90 %: {lower:z.1f} to {upper:z.1f} %): " + ", ".join(
+        f"{name} {100 * ratio:z.1f}" for name, ratio in parts.items()
+    )
+
+
+def _limits_w(books: Books) -> set[float]:
+    return {use.power_limit_w for slot in books.slots for use in slot.uses}
+
+
+def _limits_apart_w(limits_w: Iterable[float], *, below_w: float) -> list[float]:
+    """Return limits below another one, ascending, so far apart that a look is of one of them alone [W]."""
+    kept: list[float] = []
+    for limit_w in sorted(limits_w):
+        is_below = limit_w < below_w - LIMIT_TOLERANCE_W
+        if is_below and (not kept or limit_w - kept[-1] > 2 * LIMIT_TOLERANCE_W):
+            kept.append(limit_w)
+    return kept

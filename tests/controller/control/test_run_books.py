@@ -1,0 +1,461 @@
+"""Tests of the books of a run: every interval once, at its limit and with its purpose; and what is said, and when."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.accounting.meter_intervals import MeterInterval
+from controller.config import EnergyConfig
+from controller.control.curve_learning import Planned, observation_of
+from controller.control.limit_control import LimitControl
+from controller.control.run_books import MAX_VALUES, RunBooks, describe_saving
+from controller.control.run_ledger import MAX_LIMITS
+from policies.profiling.paired_looks import Looks
+from policies.savings.books import Purpose, Slot
+from policies.savings.counterfactual import Saving
+from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import HOUR_S
+from tests.controller.control.control_bench import begin, choose, interval, limit_control, rate_per_s
+from tests.controller.messages import ns
+from tests.fakes import MIDNIGHT_S
+from tests.policies.days import hourly
+
+NOBODY = EnergyConfig()
+TOP_W = 300.0
+CURVE = PowerProfile.from_rows([(200.0, 180.0, 3.5), (240.0, 216.0, 3.7), (TOP_W, 270.0, 4.0)])
+
+
+@dataclass
+class Course:
+    """What a run does, one thing after the other, as its node sees it.
+
+    Attributes:
+        books: its books.
+        at_s: the monotonic time [s].
+        step_s: by how much the wall clock was stepped [s].
+        in_force: the limit and since when, as the GPUs have it now.
+        added: the intervals.
+    """
+
+    books: RunBooks = field(default_factory=RunBooks)
+    at_s: float = 0.0
+    step_s: float = 0.0
+    in_force: tuple[float, int] | None = (TOP_W, 0)
+    added: list[MeterInterval] = field(default_factory=list)
+
+    def set_limit(self, power_limit_w: float, purpose: Purpose) -> None:
+        """Set a limit, for a purpose, which is in force at once."""
+        self.in_force, self.books.purpose = (power_limit_w, ns(self.at_s)), purpose
+
+    def work(self, duration_s: float, power_w: float = 100.0, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+        """Iterate for a while."""
+        begin_ns, end_ns = ns(self.at_s), ns(self.at_s + duration_s)
+        fields: dict[str, Any] = {"active": True, "n_iterations": 4.0, "energy_j": power_w * duration_s} | changes
+        each = MeterInterval(begin_ns=begin_ns, end_ns=end_ns, **fields)
+        self.books.add(each, self.in_force, begins_s=MIDNIGHT_S + self.at_s + self.step_s)
+        self.added.append(each)
+        self.at_s += duration_s
+
+    def pause(self, duration_s: float, power_w: float = 20.0, *, is_asked: bool = False) -> None:
+        """Do nothing for a while."""
+        self.work(duration_s, power_w, active=False, n_iterations=0.0, is_asked=is_asked)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Return what is in the books."""
+        return self.books.books.slots
+
+
+def uses(course: Course) -> dict[tuple[float, str], float]:
+    """Return the seconds at each limit, for each purpose."""
+    sums: dict[tuple[float, str], float] = {}
+    for use in (use for slot in course.slots for use in slot.uses):
+        key = use.power_limit_w, str(use.purpose)
+        sums[key] = sums.get(key, 0.0) + use.active_s
+    return sums
+
+
+def test_first_pass_plan_and_looks_are_told_apart() -> None:
+    course = Course()
+    course.work(10.0)
+    course.set_limit(200.0, Purpose.FIRST_PASS)
+    course.work(20.0)
+    course.set_limit(250.0, Purpose.PLAN)
+    course.work(100.0)
+    course.set_limit(TOP_W, Purpose.LOOK)
+    course.work(15.0)
+    course.set_limit(250.0, Purpose.PLAN)
+    course.work(100.0)
+    assert uses(course) == pytest.approx(
+        {(TOP_W, "first_pass"): 10.0, (200.0, "first_pass"): 20.0, (250.0, "plan"): 200.0, (TOP_W, "look"): 15.0}
+    )
+
+
+def test_a_limit_may_serve_another_purpose_from_some_time_on() -> None:
+    """The first pass ends at the limit that the plan chooses; later intervals of it are the plan's."""
+    course = Course()
+    course.set_limit(200.0, Purpose.FIRST_PASS)
+    course.work(20.0)
+    course.books.purpose = Purpose.PLAN
+    course.work(30.0)
+    course.work(30.0)
+    assert uses(course) == pytest.approx({(200.0, "first_pass"): 20.0, (200.0, "plan"): 60.0})
+
+
+def test_an_interval_that_comes_late_is_entered_at_its_own_limit() -> None:
+    course = Course()
+    course.work(10.0)
+    course.in_force, course.books.purpose = (200.0, ns(30.0)), Purpose.LOOK  # while what began at 10 s is not known yet
+    course.work(20.0)
+    course.work(5.0)
+    assert uses(course) == pytest.approx({(TOP_W, "first_pass"): 30.0, (200.0, "look"): 5.0})
+
+
+def test_gaps_and_pauses_are_entered_as_such() -> None:
+    course = Course()
+    course.work(10.0, gaps_s=2.0)
+    course.pause(60.0)
+    course.pause(30.0, is_asked=True)
+    (slot,) = course.slots
+    assert (slot.active_s, slot.uses[0].energy_j) == pytest.approx((8.0, 800.0))
+    assert (slot.pause_s, slot.pause_energy_j) == pytest.approx((62.0, 200.0 + 1_200.0))
+    assert (slot.asked_pause_s, slot.asked_pause_energy_j) == pytest.approx((30.0, 600.0))
+
+
+@pytest.mark.parametrize(("unmeasured_s", "active_s"), [(0.0, 12.0), (1.0, 0.0)])
+def test_what_ran_before_a_pause_within_an_interval_is_no_pause(unmeasured_s: float, active_s: float) -> None:
+    course = Course()
+    course.work(20.0, active=False, gaps_s=8.0, unmeasured_s=unmeasured_s)
+    (slot,) = course.slots
+    assert (slot.active_s, slot.pause_s, slot.energy_j) == pytest.approx((active_s, 20.0 - active_s, 2_000.0))
+    assert slot.pause_energy_j == pytest.approx(100.0 * (20.0 - active_s))
+
+
+@pytest.mark.parametrize("in_force", [None, (200.0, ns(5.0))])
+def test_iterations_at_a_limit_that_is_not_known_are_a_pause(in_force: tuple[float, int] | None) -> None:
+    course = Course(in_force=in_force)
+    course.work(4.0)
+    (slot,) = course.slots
+    assert (slot.active_s, slot.pause_s, slot.pause_energy_j) == pytest.approx((0.0, 4.0, 400.0))
+
+
+@pytest.mark.parametrize(("step_s", "gap_s"), [(-6 * HOUR_S, 0.0), (6 * HOUR_S, 6 * HOUR_S)])
+def test_a_clock_that_is_stepped_loses_nothing(step_s: float, gap_s: float) -> None:
+    course = Course()
+    course.work(600.0)
+    course.step_s = step_s
+    course.work(600.0)
+    assert sum(slot.active_s for slot in course.slots) == pytest.approx(1_200.0)
+    assert course.slots[-1].ends_s == pytest.approx(MIDNIGHT_S + 1_200.0 + gap_s)
+
+
+steps = st.tuples(
+    st.sampled_from(["work", "broken off", "pause", "asked", "limit", "look", "clock"]),
+    st.floats(1e-4, 5_000.0),
+    st.floats(0.0, 1.0),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=40))
+def test_nothing_that_is_entered_is_lost(course_of: list[tuple[str, float, float]]) -> None:
+    course = Course()
+    for what, duration_s, share in course_of:
+        match what:
+            case "work" | "broken off":
+                course.work(duration_s, 300.0 * share, gaps_s=share * duration_s / 2, active=what == "work")
+            case "pause" | "asked":
+                course.pause(duration_s, 300.0 * share, is_asked=what == "asked")
+            case "limit" | "look":
+                course.set_limit(100.0 + 200.0 * share, Purpose.LOOK if what == "look" else Purpose.PLAN)
+            case _:
+                course.step_s += (share - 0.5) * duration_s
+    entered = course.added
+    active = [each for each in entered if each.active or each.gaps_s]
+    assert sum(slot.active_s for slot in course.slots) == pytest.approx(
+        sum(each.duration_s - each.gaps_s for each in active), rel=1e-9
+    )
+    assert sum(slot.active_s + slot.pause_s + slot.asked_pause_s for slot in course.slots) == pytest.approx(
+        sum(each.duration_s for each in entered), rel=1e-9
+    )
+    assert sum(slot.asked_pause_s for slot in course.slots) == pytest.approx(
+        sum(each.duration_s for each in entered if each.is_asked), rel=1e-9
+    )
+    assert sum(slot.energy_j for slot in course.slots) == pytest.approx(
+        sum(each.energy_j for each in entered), rel=1e-9
+    )
+
+
+def test_limits_are_bounded_in_number() -> None:
+    course = Course()
+    for number in range(2 * MAX_LIMITS):
+        course.set_limit(100.0 + 1.7 * number, Purpose.PLAN)
+        course.work(1.0)
+    assert len(uses(course)) == MAX_LIMITS
+    assert sum(uses(course).values()) == pytest.approx(2 * MAX_LIMITS)
+
+
+def played() -> Course:
+    """Return a run that did a bit of everything."""
+    course = Course()
+    course.work(2_000.0, gaps_s=3.0)
+    course.set_limit(200.0, Purpose.PLAN)
+    course.work(4_000.0)
+    course.pause(100.0)
+    course.pause(100.0, is_asked=True)
+    course.work(30.0)
+    return course
+
+
+def test_stored_books_go_on_as_they_were() -> None:
+    course, resumed = played(), RunBooks()
+    resumed.resume(course.books.stored())
+    assert (resumed.books, resumed.gap) == (course.books.books, None)
+    after = Course(books=resumed, at_s=course.at_s, in_force=(200.4, 0))
+    after.books.purpose = Purpose.PLAN
+    after.work(500.0)
+    assert uses(after)[200.0, "plan"] == pytest.approx(4_530.0), "the limit is the same within a watt"
+    resumed.drop_curve()
+    assert resumed.gap == "curve_changed", "the limits of the former controller count, too"
+
+
+def spoilt(stored: msgspec.Raw, place: list[str | int], value: object) -> msgspec.Raw:
+    """Return stored books with one thing in them changed."""
+    whole: Any = msgspec.json.decode(stored)
+    *folders, last = place
+    inner = whole
+    for each in folders:
+        inner = inner[each]
+    inner[last] = value
+    return msgspec.Raw(msgspec.json.encode(whole))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["books", "slots", 0, "uses", 0, "active_s"], -5.0),
+        (["books", "slots", 0, "uses", 0, "energy_j"], 1e30),
+        (["books", "slots", 0, "uses", 0, "power_limit_w"], 0.0),
+        (["books", "slots", 0, "uses", 0, "purpose"], "fun"),
+        (["books", "slots", 0, "pause_energy_j"], None),
+        (["books", "slots", 0, "ends_s"], 1.0),
+        (["books", "slots", 1, "begins_s"], 1.0),
+        (["books", "slot_s"], 0.0),
+        (["books", "slots"], [{"begins_s": float(i), "ends_s": float(i)} for i in range(2_000)]),
+        (["gap"], "none"),
+    ],
+)
+def test_damaged_books_begin_anew_and_nothing_is_said(place: list[str | int], value: object) -> None:
+    books = RunBooks()
+    with pytest.raises((ValueError, msgspec.MsgspecError)):
+        books.resume(spoilt(played().books.stored(), place, value))
+    assert (books.books.slots, books.gap) == ((), "incomplete")
+
+
+def test_of_a_run_whose_beginning_is_not_in_the_books_nothing_is_said() -> None:
+    course = Course()
+    course.books.resume(msgspec.Raw(b"null"))
+    course.work(10_000.0)
+    found = course.books.saving(CURVE, Looks(), energy=NOBODY)
+    assert found == UnknownSaving(reason="incomplete", n_looks=0)
+    assert "a part of the run is missing" in describe_saving(found)
+
+
+@pytest.mark.parametrize(("limit_w", "gap"), [(TOP_W, None), (200.0, "curve_changed")])
+def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float, gap: str | None) -> None:
+    course = Course()
+    course.work(100.0)
+    course.set_limit(limit_w, Purpose.PLAN)
+    course.work(100.0)
+    course.books.drop_curve()
+    assert course.books.gap == gap
+
+
+@pytest.mark.parametrize("curve", [None, CURVE])
+def test_a_run_that_was_never_throttled_has_saved_nothing(curve: PowerProfile | None) -> None:
+    course = Course()
+    course.work(4_000.0)
+    course.pause(100.0)
+    found = course.books.saving(curve, Looks(), energy=NOBODY)
+    assert isinstance(found, KnownSaving)
+    assert (found.lower_ratio, found.upper_ratio) == pytest.approx((0.0, 0.0), abs=1e-12)
+
+
+def test_a_run_that_was_below_the_top_all_the_time_has_not_saved_nothing() -> None:
+    """Its curve was known from the beginning; the GPUs are others at its end, and there is no curve of them."""
+    course = Course()
+    course.books.top_power_limit_w = TOP_W
+    course.set_limit(200.0, Purpose.PLAN)
+    course.work(4_000.0)
+    assert course.books.saving(None, Looks(), energy=NOBODY) == UnknownSaving(reason="too_early", n_looks=0)
+    resumed = RunBooks()
+    resumed.resume(course.books.stored())
+    resumed.drop_curve()
+    assert resumed.gap == "curve_changed"
+
+
+def test_without_a_curve_it_is_too_early() -> None:
+    found = played().books.saving(None, Looks(), energy=NOBODY)
+    assert describe_saving(found) == "too early to tell what was saved: 0 of 8 looks"
+
+
+def test_what_was_saved_is_told_with_its_interval_and_its_parts() -> None:
+    saving = Saving(
+        **dict.fromkeys(("energy_j", "duration_s", "signal_energy"), 1.0),
+        **dict.fromkeys(("baseline_energy_j", "baseline_duration_s", "baseline_signal_energy"), 1.1),
+        better_limit_ratio=0.11,
+        following_ratio=0.015,
+        looks_ratio=-0.001,
+        first_pass_ratio=-0.0001,
+    )
+    assert describe_saving(KnownSaving(saving=saving, lower_ratio=0.118, upper_ratio=0.129)) == (
+        "saved 12.4 % (90 %: 11.8 to 12.9 %): better limit 11.0, following 1.5, looks -0.1, first pass 0.0"
+    )
+
+
+def seen(course: Course) -> list[float]:
+    """Return the values of the signal that are kept."""
+    signal = course.books._signal
+    return [] if signal is None else signal.values.tolist()
+
+
+def day(*values: float, from_s: float = MIDNIGHT_S, unit: str = "g/kWh", zone: str = "XX") -> Signal:
+    """Return a signal with so many hours."""
+    starts_s = from_s + HOUR_S * np.arange(float(len(values)))
+    return replace(hourly(np.array(values)), starts_s=starts_s, ends_s=starts_s[-1] + HOUR_S, unit=unit, zone=zone)
+
+
+def test_the_newest_revision_of_a_value_wins_and_older_ones_stay() -> None:
+    course = Course()
+    course.work(4 * HOUR_S)
+    course.books.add_signal(day(100.0, 200.0, 300.0), until_s=MIDNIGHT_S + 2.5 * HOUR_S, is_stopgap=False)
+    later = day(250.0, 330.0, 400.0, from_s=MIDNIGHT_S + HOUR_S)
+    course.books.add_signal(later, until_s=MIDNIGHT_S + 4 * HOUR_S, is_stopgap=False)
+    assert seen(course) == [100.0, 250.0, 330.0, 400.0]
+
+
+def test_what_stands_in_for_the_source_does_not_change_the_past() -> None:
+    course = Course()
+    course.work(4 * HOUR_S)
+    course.books.add_signal(day(100.0, 200.0), until_s=MIDNIGHT_S + 2 * HOUR_S, is_stopgap=False)
+    constant = replace(day(600.0, zone=""), ends_s=math.inf, kind="marginal", source="constant")
+    course.books.add_signal(constant, until_s=MIDNIGHT_S + 3 * HOUR_S, is_stopgap=True)
+    assert seen(course) == [100.0, 200.0, 600.0]
+    revised = replace(constant, values=np.array([610.0]))
+    course.books.add_signal(revised, until_s=MIDNIGHT_S + 3.5 * HOUR_S, is_stopgap=True)
+    assert seen(course) == [100.0, 200.0, 610.0], "it revises its own values"
+    back = day(100.0, 200.0, 290.0, 390.0)
+    course.books.add_signal(back, until_s=MIDNIGHT_S + 4 * HOUR_S, is_stopgap=False)
+    assert seen(course) == [100.0, 200.0, 290.0, 390.0]
+
+
+def test_a_signal_in_another_unit_replaces_the_former_one() -> None:
+    course = Course()
+    course.work(2 * HOUR_S)
+    course.books.add_signal(day(100.0, 200.0), until_s=MIDNIGHT_S + 2 * HOUR_S, is_stopgap=False)
+    course.books.add_signal(day(0.3, 0.2, unit="EUR/kWh"), until_s=MIDNIGHT_S + 2 * HOUR_S, is_stopgap=True)
+    assert seen(course) == [0.3, 0.2]
+
+
+@pytest.mark.parametrize(("step_s", "slot_s"), [(300.0, 300.0), (1.0, 300.0), (86_400.0, HOUR_S)])
+def test_slots_are_as_short_as_the_steps_of_the_signal(step_s: float, slot_s: float) -> None:
+    course = Course()
+    course.work(100.0)
+    starts_s = MIDNIGHT_S + step_s * np.arange(30_000.0)
+    signal = replace(day(1.0), starts_s=starts_s, values=np.ones(30_000), ends_s=math.inf, estimated=np.array(False))
+    course.books.add_signal(signal, until_s=math.inf, is_stopgap=False)
+    assert course.books.books.slot_s == slot_s
+    assert len(seen(course)) == MAX_VALUES
+
+
+def test_before_anything_has_run_no_value_is_kept() -> None:
+    course = Course()
+    course.books.add_signal(day(100.0), until_s=MIDNIGHT_S + HOUR_S, is_stopgap=False)
+    course.work(10.0)
+    course.books.add_signal(None, until_s=MIDNIGHT_S + HOUR_S, is_stopgap=False)
+    assert seen(course) == []
+
+
+@dataclass
+class Trainer:
+    """A run that trains second by second, with noise, and looks at the top limit.
+
+    Attributes:
+        control: its control.
+        power_w, rate: what it needs and how fast it is at each limit.
+        rng: of the noise.
+        course: what it did.
+        used_j, top_j: what it needs without noise, and what the same work needs at the top.
+    """
+
+    control: LimitControl
+    power_w: Callable[[float], float]
+    rate: Callable[[float], float]
+    rng: np.random.Generator
+    course: Course = field(default_factory=Course)
+    used_j: float = 0.0
+    top_j: float = 0.0
+
+    def work(self, limit_w: float, purpose: Purpose) -> MeterInterval:
+        """Iterate for a second; return what was seen."""
+        course = self.course
+        if course.in_force is None or course.in_force[0] != limit_w:
+            course.set_limit(limit_w, purpose)
+        course.books.purpose = purpose
+        noise = 1 + 0.005 * self.rng.standard_normal(2)
+        seen = interval(float(noise[0]) * self.power_w(limit_w), float(noise[1]) * self.rate(limit_w))
+        times = seen.iteration_times_s
+        course.work(1.0, seen.energy_j, n_iterations=seen.n_iterations, iteration_times_s=times)
+        self.used_j += self.power_w(limit_w)
+        self.top_j += self.rate(limit_w) * self.power_w(TOP_W) / self.rate(TOP_W)
+        return course.added[-1]
+
+    def error(self) -> float:
+        """Return by how many half widths of its interval the estimate is off."""
+        assert isinstance(self.control.state, Planned)
+        curve, looks = self.control.state.refinement.profile, self.control.ledger.looks
+        found = self.course.books.saving(curve, looks, energy=NOBODY)
+        assert isinstance(found, KnownSaving)
+        true_ratio = 1 - self.used_j / self.top_j
+        return 2 * (found.saving.saved_ratio - true_ratio) / (found.upper_ratio - found.lower_ratio)
+
+
+def test_the_interval_holds_what_was_truly_saved() -> None:
+    errors = []
+    for seed in range(4):
+        control = begin(limit_control())
+        run = Trainer(control, lambda limit_w: 0.9 * limit_w, rate_per_s, np.random.default_rng(seed))
+        for second in range(3_600):
+            limit_w = choose(control, at_s=second).power_limit_w
+            seen = run.work(limit_w, control.purpose)
+            control.ledger.add(seen, run.course.in_force)
+            control.observe(seen, enforced_power_limit_w=limit_w)
+        assert 1 - run.used_j / run.top_j > 0.03
+        assert {purpose for _, purpose in uses(run.course)} == set(Purpose)
+        errors.append(run.error())
+    assert sum(abs(error) <= 1 for error in errors) >= 3, errors
+    assert max(map(abs, errors)) < 2, errors
+
+
+def test_where_all_limits_are_alike_nothing_was_saved() -> None:
+    flat = PowerProfile.from_rows([(200.0, 250.0, 4.0), (240.0, 250.0, 4.0), (TOP_W, 250.0, 4.0)])
+    errors = []
+    for seed in range(8):
+        control = begin(limit_control(), flat)
+        assert isinstance(control.state, Planned)
+        state, run = control.state, Trainer(control, lambda _: 250.0, lambda _: 4.0, np.random.default_rng(seed))
+        for second in range(2_000):  # ten looks of 40 s
+            limit_w, purpose = (TOP_W, Purpose.LOOK) if second % 200 >= 160 else (200.0, Purpose.PLAN)
+            seen = observation_of(run.work(limit_w, purpose), enforced_power_limit_w=limit_w)
+            control.ledger.observe(seen, state.refinement, state.settings, settle_s=2.0)
+        errors.append(run.error())
+    assert sum(abs(error) <= 1 for error in errors) >= 6, errors
+    assert max(map(abs, errors)) < 2, errors
