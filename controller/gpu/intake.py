@@ -5,13 +5,14 @@ Both at the start and later, for a GPU that did not answer, was not listed or wa
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from controller.clock import Clock
-from controller.errors import ControllerError, GpuError
-from controller.gpu.journal import Journal, held_elsewhere
+from controller.errors import ControllerError, GpuError, GpuNotSupportedError
+from controller.gpu.journal import Journal, JournalEntry, copies_elsewhere
 from controller.gpu.node_lock import NodeLock, lock_holders
-from controller.gpu.read_back import restore_all, unexplained_limits
+from controller.gpu.read_back import is_left_behind, restore_all, unexplained_limits
 from controller.ports import Gpu
 
 _LOGGER = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ class GpuIntake:
 
     Attributes:
         journal: the same.
-        held: why GPUs that answer are left out, by UUID: another process holds them, or they cannot be locked. They are
-            tried again whenever GPUs are taken.
+        held: why GPUs that answer are left out, by UUID: another process holds them, or has left a limit on them, or no
+            lock can be had. They are tried again whenever GPUs are taken.
         left: which limits could not be given back yet, a sentence each, by UUID; their limiters try again.
     """
 
@@ -65,28 +66,35 @@ class GpuIntake:
             opened: those that answer now, and did not before; those in `held` are tried again.
         """
         asked = [*self._waiting, *opened]
-        held = self._left_by_others()
-        if self._locks_gpus:
-            held |= self._lock.lock_gpus(gpu.uuid for gpu in asked if gpu.uuid not in held)
+        held = await self._lock_gpus(asked) if self._locks_gpus else {}
         gpus = [gpu for gpu in asked if gpu.uuid not in held]
         await self._give_back(gpus)
+        if self._locks_gpus:  # what is left now is no prior limit; its controller has to get at it when it starts again
+            left = await self._left_by_others(gpus)
+            self._lock.unlock_gpus(left)
+            held |= left
         if self.fault:  # what is ours may be given back without a lock, but not set
-            held |= dict.fromkeys((gpu.uuid for gpu in gpus), self.fault)
+            held = dict.fromkeys((gpu.uuid for gpu in gpus), self.fault) | held
         for fault in dict.fromkeys(fault for uuid, fault in held.items() if uuid not in self.held):
             _LOGGER.error("a GPU is left out: %s", fault)
         self.held, self._waiting = held, [gpu for gpu in asked if gpu.uuid in held]
         return [gpu for gpu in gpus if gpu.uuid not in held]
 
-    def _left_by_others(self) -> dict[str, str]:
-        """Return which GPUs in `held` still have a limit of another controller: were it killed, that is no prior limit.
+    async def _lock_gpus(self, asked: Sequence[Gpu]) -> dict[str, str]:
+        """Lock the GPUs; return why some are not, by UUID: another process holds them, or has left a limit."""
+        locked = lock_holders(self.journal.path.parent, [gpu.uuid for gpu in asked])
+        left = await self._left_by_others([gpu for gpu in asked if gpu.uuid not in locked])
+        return left | self._lock.lock_gpus(gpu.uuid for gpu in asked if gpu.uuid not in left)
 
-        They are not locked either: their controller has to get at them when it starts again.
-        """
-        state_dir = self.journal.path.parent
-        uuids = self.held.keys() & held_elsewhere(state_dir) if self.held else ()
-        holders = lock_holders(state_dir, uuids)
-        left = "another controller has left a limit on it; run `gridchase restore` with its configuration"
-        return {uuid: self.held[uuid] if uuid in holders else f"{uuid}: {left}" for uuid in uuids}
+    async def _left_by_others(self, gpus: Sequence[Gpu]) -> dict[str, str]:
+        """Return which GPUs have a limit that another controller has left, and why; what is ours is given back."""
+        strange = [gpu for gpu in gpus if gpu.uuid not in self.journal.entries]
+        left: dict[str, str] = {}
+        for path, entries in copies_elsewhere(self.journal.path.parent).items():
+            for gpu in (each for each in strange if each.uuid in entries):
+                if fault := await _left_limit(gpu, entries[gpu.uuid], path):
+                    left[gpu.uuid] = f"{gpu.uuid}: {fault}; run `gridchase restore` with its configuration"
+        return left
 
     async def _give_back(self, gpus: Sequence[Gpu]) -> None:
         if self._has_no_record:  # on a node that never ran a controller it is nothing
@@ -126,3 +134,17 @@ def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = ""
         return Absence(str(faults[0]), f"{restore} once the GPU answers")
     forget = f"if the board is gone for good, `gridchase restore --forget {gpu_uuid}`"
     return Absence("the driver does not list it", f"{restore} once it does, or, {forget}")
+
+
+async def _left_limit(gpu: Gpu, entry: JournalEntry, path: Path) -> str:
+    """Return which limit another controller has left on a GPU, as the copy of its journal says; "" if it has not."""
+    try:
+        live, limits = await gpu.read_limit(), await gpu.read_range()
+    except GpuNotSupportedError:  # then nobody has set one
+        return ""
+    except GpuError as error:
+        return f"another controller may have left a limit on it ({path}): {error}"
+    if not is_left_behind(live, entry, limits):
+        return ""
+    limits_w = f"{live.requested_power_limit_w:g} W, instead of its prior limit {entry.prior_power_limit_w:g} W"
+    return f"another controller has left a limit on it: {limits_w} ({path})"

@@ -317,11 +317,11 @@ def copy_path_of(state_dir: Path) -> Path | None:
     return folder / f"journal-{name}.json"
 
 
-def held_elsewhere(state_dir: Path) -> frozenset[str]:
-    """Return the GPUs on which controllers with other state directories, running or killed, have left a limit."""
+def copies_elsewhere(state_dir: Path) -> dict[Path, Mapping[str, JournalEntry]]:
+    """Return what controllers with other state directories, running or killed, have in the copies of their journals."""
     own = copy_path_of(state_dir)
     others = [path for path in own.parent.glob("journal-*.json") if path != own] if own is not None else []
-    return frozenset(uuid for path in others for uuid in _read_copy(path).entries)
+    return {path: _read_copy(path).entries for path in sorted(others)}
 
 
 def _replace_copy(path: Path, content: bytes | None) -> None:

@@ -1,12 +1,13 @@
-"""`gridchase restore --forget`: the entry of a board that is gone is struck, and no other."""
+"""`gridchase restore`: `--forget` strikes the entry of a board that is gone, and no other; an old copy is removed."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from controller.cli.main import main
-from controller.cli.restore import forget
+from controller.cli.restore import forget, restore
 from controller.config import Config, NodeConfig
 from controller.errors import BackendError, ConfigError, DriverUnavailableError, JournalError, NodeLockedError
 from controller.gpu.journal import Journal, JournalEntry, copy_path_of
@@ -112,3 +113,23 @@ def test_the_verb_forgets_a_board_and_restores_nothing(tmp_path: Path, capsys: p
     assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 0
     assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 2
     assert Journal.read(tmp_path).entries.keys() == {OTHER}
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_restore_removes_a_copy_that_is_older_than_the_empty_journal(
+    config: Config, tmp_path: Path, *, is_running: bool
+) -> None:
+    copy = copy_path_of(tmp_path)
+    assert copy is not None
+    content = copy.read_bytes()
+    asyncio.run(_empty_the_journal(tmp_path))
+    copy.write_bytes(content)
+    with NodeLock(tmp_path) if is_running else nullcontext():
+        assert restore(config) == 0
+    assert copy.exists() is is_running, "a running controller replaces it"
+
+
+async def _empty_the_journal(state_dir: Path) -> None:
+    journal = await Journal.load(state_dir)
+    for uuid in (GONE, OTHER):
+        await journal.forget(uuid)
