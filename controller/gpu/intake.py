@@ -50,6 +50,8 @@ class GpuIntake:
         self._lock = lock
         self._clock = clock
         self._locks_gpus = locks_gpus
+        self._judged: set[str] = set()
+        """Whose limit was looked at where there is no record: told once, however often a GPU is tried."""
         self._has_no_record = journal.is_missing and not journal.entries
         if journal.is_missing and journal.entries:
             _LOGGER.warning("%s is gone; its copy %s counts", journal.path, journal.copy_path)
@@ -98,8 +100,9 @@ class GpuIntake:
 
     async def _give_back(self, gpus: Sequence[Gpu]) -> None:
         if self._has_no_record:  # on a node that never ran a controller it is nothing
-            for unexplained in await unexplained_limits(gpus):
+            for unexplained in await unexplained_limits([gpu for gpu in gpus if gpu.uuid not in self._judged]):
                 _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", unexplained)
+            self._judged.update(gpu.uuid for gpu in gpus)
         for uuid, result in (await restore_all(gpus, self.journal, self._clock)).items():
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
             if result.code == "failed":
@@ -114,16 +117,19 @@ class GpuIntake:
         """
         away = self.journal.entries.keys() - present.keys()
         known = self.left | self.held
-        return {uuid: absence(uuid, faults, known=known.get(uuid, "")) for uuid in sorted(away)}
+        return {
+            uuid: absence(uuid, faults, known=known.get(uuid, ""), is_real=self._locks_gpus) for uuid in sorted(away)
+        }
 
 
-def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = "") -> Absence:
+def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = "", is_real: bool) -> Absence:
     """Return why a GPU that the journal names cannot be given its prior limit.
 
     Args:
         gpu_uuid: its UUID.
         faults: of the backend: a GPU that does not answer does not tell its UUID either.
         known: why a GPU that answers is not ours, a sentence; "" where it does not.
+        is_real: whether the backend lists boards; a simulation knows of none.
     """
     restore = "run `gridchase restore`"
     if known:
@@ -132,6 +138,8 @@ def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = ""
         return Absence(f"it does not answer ({', '.join(silent)})", f"{restore} once it does")
     if faults:
         return Absence(str(faults[0]), f"{restore} once the GPU answers")
+    if not is_real:
+        return Absence("the simulation does not list it", f'{restore} with gpu.backend = "nvml"')
     forget = f"if the board is gone for good, `gridchase restore --forget {gpu_uuid}`"
     return Absence("the driver does not list it", f"{restore} once it does, or, {forget}")
 

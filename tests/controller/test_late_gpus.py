@@ -135,6 +135,38 @@ async def test_a_late_gpu_with_a_low_limit_and_no_journal_is_named(
     assert "is gone" not in caplog.text
 
 
+async def test_a_gpu_of_the_journal_that_is_absent_or_held_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
+    ours, away = (prior_gpu(f"GPU-fake-{index}", index) for index in range(2))
+    site = Site(tmp_path / "ours", [ours, away], "gpu.backend=nvml")
+    await leave_limit(tmp_path / "ours", away, 150.0)
+    site.backend.absent = {away.uuid}
+    with ExitStack() as other:
+        other.enter_context(NodeLock(tmp_path / "theirs")).lock_gpus([away.uuid])
+        async with site.controlled():
+            assert HealthProbe.snapshot().troubles() == ["left out until it answers: open on GPU 1: it is not ready"]
+            site.backend.absent = set()
+            await asyncio.sleep(30)
+            (trouble,) = HealthProbe.snapshot().troubles()
+            assert "held by process" in trouble
+            other.close()
+            await asyncio.sleep(30)
+
+
+async def test_a_low_limit_without_a_journal_is_told_once_however_often_its_gpu_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    gpu.requested_power_limit_w = 150.0
+    monkeypatch.setattr("controller.gpu.intake.GpuIntake.fault", "GPU-fake-0: cannot be locked")
+    with NodeLock(tmp_path) as lock:
+        intake = GpuIntake(lock, await Journal.load(tmp_path), gpu.clock, locks_gpus=True)
+        assert [await intake.take(opened) for opened in ([gpu], [], [])] == [[], [], []]
+    assert caplog.text.count("there is no journal") == 1
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_gpu_that_another_process_holds_is_taken_when_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_late: bool
@@ -255,8 +287,9 @@ async def _taken(state_dir: Path, gpu: FakeGpu) -> Sequence[Gpu]:
 
 
 async def test_a_gpu_of_the_journal_that_is_listed_late_is_taken_in(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
     first, late = prior_gpu(), prior_gpu("GPU-fake-1", index=1)
     site = Site(tmp_path, [first, late])
     await leave_limit(tmp_path, late, 150.0)
@@ -264,11 +297,13 @@ async def test_a_gpu_of_the_journal_that_is_listed_late_is_taken_in(
     async with site.controlled():
         await asyncio.sleep(3_600)
         assert late.requested_power_limit_w == 150.0
+        assert HealthProbe.snapshot().troubles() == [f"a GPU is left out: {late.uuid}: the simulation does not list it"]
         assert 200 < site.backend.n_late_tries < 300, "it is asked for every 15 s, at first sooner"
         assert caplog.text.count(late.uuid) == 1, "and told once"
         site.backend.unlisted = set()
         await asyncio.sleep(30)
         assert late.requested_power_limit_w == 280.0
+        assert HealthProbe.snapshot().troubles() == []
         n_tries = site.backend.n_late_tries
         await asyncio.sleep(600)
         assert site.backend.n_late_tries == n_tries, "nothing is missing any more"

@@ -1,6 +1,7 @@
 """`gridchase restore`: `--forget` strikes the entry of a board that is gone, and no other; an old copy is removed."""
 
 import asyncio
+import errno
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -107,12 +108,56 @@ def test_a_damaged_journal_is_left_as_it_is(config: Config, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("config")
-def test_the_verb_forgets_a_board_and_restores_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments("restore", tmp_path)) == 1
+def test_the_verb_forgets_a_board_and_restores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _driver(monkeypatch, FakeBackend([]))
+    restoring = arguments("restore", tmp_path, "gpu.backend=nvml")
+    assert main(restoring) == 1
     assert f"`gridchase restore --forget {GONE}`" in capsys.readouterr().out
-    assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 0
-    assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 2
+    assert main([*restoring, "--forget", GONE]) == 0
+    assert main([*restoring, "--forget", GONE]) == 2
     assert Journal.read(tmp_path).entries.keys() == {OTHER}
+
+
+@pytest.mark.usefixtures("config")
+def test_a_simulation_forgets_no_board_and_advises_it_for_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments("restore", tmp_path)) == 1
+    shown = capsys.readouterr().out
+    assert f"{GONE}: failed: the simulation does not list it" in shown
+    assert "--forget" not in shown
+    assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 2
+    assert "gpu.backend is simulation" in capsys.readouterr().err
+    assert Journal.read(tmp_path).entries.keys() == {GONE, OTHER}
+
+
+def test_no_board_is_forgotten_while_the_driver_counts_none(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Empty(FakeBackend):
+        faults = (DriverUnavailableError("the driver counts no GPU"),)
+
+    _driver(monkeypatch, Empty([]))
+    with pytest.raises(ConfigError, match="counts no GPU"):
+        forget(config, GONE)
+    assert GONE in Journal.read(tmp_path).entries
+
+
+def test_a_board_that_a_full_disk_does_not_forget_stays_in_the_copy_too(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Journal, __: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    _driver(monkeypatch, FakeBackend([]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_replace", full)
+        with pytest.raises(JournalError, match="No space left"):
+            forget(config, GONE)
+    assert Journal.read(tmp_path).entries.keys() == {GONE, OTHER}
+    assert forget(config, GONE) == 0
 
 
 @pytest.mark.parametrize("is_running", [False, True])
