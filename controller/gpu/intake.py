@@ -13,7 +13,7 @@ from controller.errors import ControllerError, GpuError, GpuNotSupportedError
 from controller.gpu.journal import Journal, JournalEntry, copies_elsewhere
 from controller.gpu.node_lock import NodeLock, lock_holders
 from controller.gpu.read_back import is_left_behind, restore_all, unexplained_limits
-from controller.ports import Gpu
+from controller.ports import UNLISTED, Gpu
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -68,7 +68,9 @@ class GpuIntake:
             opened: those that answer now, and did not before; those in `held` are tried again.
         """
         asked = [*self._waiting, *opened]
-        held = await self._lock_gpus(asked) if self._locks_gpus else {}
+        held = {gpu.uuid: f"{gpu.uuid}: the driver lists it no more" for gpu in asked if gpu.index == UNLISTED}
+        if self._locks_gpus:
+            held |= await self._lock_gpus([gpu for gpu in asked if gpu.uuid not in held])
         gpus = [gpu for gpu in asked if gpu.uuid not in held]
         await self._give_back(gpus)
         if self._locks_gpus:  # what is left now is no prior limit; its controller has to get at it when it starts again

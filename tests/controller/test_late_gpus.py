@@ -13,7 +13,7 @@ from controller.gpu.intake import GpuIntake
 from controller.gpu.journal import Journal, JournalEntry, copy_path_of
 from controller.gpu.node_lock import NodeLock, lock_holders
 from controller.gpu.read_back import restore_all
-from controller.ports import Gpu
+from controller.ports import UNLISTED, Gpu
 from publishers.messages.codec import decode
 from publishers.messages.reports import NodeStatus
 from tests.controller.health_probe import HealthProbe
@@ -274,6 +274,16 @@ async def test_a_limit_that_others_may_have_left_and_cannot_be_read_is_none_to_t
     await leave_limit(tmp_path / "theirs", gpu, 150.0)
     gpu.errors["read_limit"] = kind("no", gpu_uuid=gpu.uuid, operation="read_limit")
     assert len(await _taken(tmp_path / "ours", gpu)) == n_taken
+
+
+async def test_a_gpu_that_leaves_the_list_while_it_is_held_is_taken_once_it_is_back(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    with NodeLock(tmp_path) as lock:
+        intake = GpuIntake(lock, await Journal.load(tmp_path), gpu.clock, locks_gpus=True)
+        gpu.index = UNLISTED  # which is no index to publish
+        assert (await intake.take([gpu]), intake.held) == ([], {gpu.uuid: f"{gpu.uuid}: the driver lists it no more"})
+        gpu.index = 1
+        assert (await intake.take([]), intake.held) == ([gpu], {})
 
 
 async def _taken(state_dir: Path, gpu: FakeGpu) -> Sequence[Gpu]:
