@@ -74,18 +74,18 @@ def restore(config: Config) -> int:
             print(f"{state_dir}: there is no journal to tell whether these were left behind; {_BY_HAND}")
             return 1
         print(f"{state_dir}: {'there is no journal' if journal.is_missing else 'the journal is empty'}; {_NOTHING}")
-        if journal.copy_path and journal.copy_path.exists() and not journal.is_missing:
-            _remove_stale_copy(state_dir, journal.copy_path)
+        if journal.copy_path and journal.copy_path.exists():
+            _remove_stale_copy(state_dir)
         return 0
     with NodeLock(state_dir, restores=True) as lock:
         return asyncio.run(_restore(config, Journal.read(state_dir), lock))
 
 
-def _remove_stale_copy(state_dir: Path, copy: Path) -> None:
+def _remove_stale_copy(state_dir: Path) -> None:
     """Remove a copy that is older than the empty journal: it keeps its GPUs from controllers of other directories."""
     with suppress(NodeLockedError), NodeLock(state_dir, restores=True) as lock:  # who runs replaces it
-        if not lock.fault and not Journal.read(state_dir).entries:
-            copy.unlink(missing_ok=True)
+        if not lock.fault:
+            Journal.read(state_dir).remove_stale_copy()
 
 
 def forget(config: Config, gpu_uuid: str) -> int:

@@ -277,6 +277,12 @@ class Journal:
             self._set(gpu_uuid, None)
             await self._store()
 
+    def remove_stale_copy(self) -> None:
+        """Remove the copy where the journal on the disk is empty and not older; call it under the lock of the node."""
+        is_empty = not (self.entries or self.damage or self.is_missing)
+        if self._copy_path is not None and is_empty and self._is_stored:
+            self._copy_path.unlink(missing_ok=True)
+
     def _set(self, gpu_uuid: str, entry: JournalEntry | None) -> None:
         others = {uuid: other for uuid, other in self.entries.items() if uuid != gpu_uuid}
         self.entries = others if entry is None else others | {gpu_uuid: entry}

@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -148,12 +148,9 @@ def test_no_board_is_forgotten_while_the_driver_counts_none(
 def test_a_board_that_a_full_disk_does_not_forget_stays_in_the_copy_too(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: Journal, __: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     _driver(monkeypatch, FakeBackend([]))
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_replace", full)
+        patch.setattr(Journal, "_replace", _full)
         with pytest.raises(JournalError, match="No space left"):
             forget(config, GONE)
     assert Journal.read(tmp_path).entries.keys() == {GONE, OTHER}
@@ -172,6 +169,22 @@ def test_a_restore_removes_a_copy_that_is_older_than_the_empty_journal(
     with NodeLock(tmp_path) if is_running else nullcontext():
         assert restore(config) == 0
     assert copy.exists() is is_running, "a running controller replaces it"
+
+
+def test_a_copy_that_is_newer_than_the_disk_stays_though_it_is_empty(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_replace", _full)
+        for _ in range(2):
+            with suppress(JournalError):
+                asyncio.run(_empty_the_journal(tmp_path))
+    assert restore(config) == 0
+    assert Journal.read(tmp_path).entries == {}, "what is on the disk was restored before"
+
+
+def _full(_: Journal, __: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def _empty_the_journal(state_dir: Path) -> None:
