@@ -248,9 +248,12 @@ class _App:
                     bus.publish(birth.topic, birth.payload, qos=birth.qos, retain=birth.retain)
 
     def _left_out(self) -> tuple[str, ...]:
-        """Return why GPUs are left out: they do not answer yet, or another process holds them."""
-        absent = [f"left out until it answers: {fault}" for fault in self._node.backend.faults]
-        return (*absent, *(f"a GPU is left out: {fault}" for fault in self._intake.held.values()))
+        """Return why GPUs are left out: they do not answer yet, another process holds them, or they are not listed."""
+        faults, held = self._node.backend.faults, self._intake.held
+        absent = [f"left out until it answers: {fault}" for fault in faults]
+        away = {} if faults else self._intake.absences(self._units, faults)  # a fault may be that of any of them
+        missing = [f"{uuid}: {absence.why}" for uuid, absence in away.items() if uuid not in held]
+        return (*absent, *(f"a GPU is left out: {fault}" for fault in [*held.values(), *missing]))
 
     def _left_behind(self) -> list[str]:
         """Return which GPUs may still have a limit of ours, although no limiter of ours can restore it, and why."""

@@ -6,7 +6,7 @@ A worker gets its ports as constructor arguments. It does not know what implemen
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -60,6 +60,10 @@ class Sample:
     unmeasured_s: float = 0.0
 
 
+UNLISTED: Final = -1
+"""The index of a GPU that the driver has listed and lists no more; it is never published."""
+
+
 class Gpu(Protocol):
     """One GPU. Every call ends within its deadline; failures are `GpuError`s."""
 
@@ -69,7 +73,7 @@ class Gpu(Protocol):
 
     @property
     def index(self) -> int:
-        """Return its index on this node: for people, and for claims by index."""
+        """Return its index on this node: for people, and for claims by index; or `UNLISTED`."""
 
     @property
     def model(self) -> str:

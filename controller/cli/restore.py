@@ -6,13 +6,14 @@ With `--forget` it strikes the journal entry of a board that will not come back;
 import argparse
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from controller.cli.configuration import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
 from controller.config import Config, is_state_dir_known, load_for_restore
-from controller.errors import BackendError, ConfigError, GpuError, JournalError, NodeLockedError
+from controller.errors import BackendError, ConfigError, JournalError, NodeLockedError
 from controller.gpu.intake import absence
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
@@ -73,20 +74,33 @@ def restore(config: Config) -> int:
             print(f"{state_dir}: there is no journal to tell whether these were left behind; {_BY_HAND}")
             return 1
         print(f"{state_dir}: {'there is no journal' if journal.is_missing else 'the journal is empty'}; {_NOTHING}")
+        if journal.copy_path and journal.copy_path.exists():
+            _remove_stale_copy(state_dir)
         return 0
     with NodeLock(state_dir, restores=True) as lock:
         return asyncio.run(_restore(config, Journal.read(state_dir), lock))
+
+
+def _remove_stale_copy(state_dir: Path) -> None:
+    """Remove a copy that is older than the empty journal: it keeps its GPUs from controllers of other directories."""
+    with suppress(NodeLockedError), NodeLock(state_dir, restores=True) as lock:  # who runs replaces it
+        if not lock.fault:
+            Journal.read(state_dir).remove_stale_copy()
 
 
 def forget(config: Config, gpu_uuid: str) -> int:
     """Strike the journal entry of a board that is gone for good, from the journal and its copy; return 0.
 
     Raises:
-        ConfigError: the journal does not name it, or it may still be there: then it is to be restored.
+        ConfigError: the journal does not name it, or it may still be there: then it is to be restored. A simulation
+            cannot tell.
         JournalError: the journal cannot be locked, read or written.
         NodeLockedError: a controller is running, or holds this GPU.
         BackendError: the driver cannot tell which GPUs there are.
     """
+    if config.gpu.backend != "nvml":
+        fault = f"gpu.backend is {config.gpu.backend}, which lists no board; set it to nvml"
+        raise ConfigError([f"--forget {gpu_uuid}: {fault}"])
     state_dir = Path(config.node.state_dir)
     with NodeLock(state_dir, restores=True) as lock:
         return asyncio.run(_forget(config, Journal.read(state_dir), lock, gpu_uuid))
@@ -101,18 +115,22 @@ async def _forget(config: Config, journal: Journal, lock: NodeLock, gpu_uuid: st
     backend = backend_of(config, SystemClock())
     try:
         is_listed = gpu_uuid in {gpu.uuid for gpu in await backend.open()}
-        faults = [fault for fault in backend.faults if isinstance(fault, GpuError)]
+        faults = list(backend.faults)
     finally:
         await backend.close()
     if is_listed:
         raise ConfigError([f"--forget {gpu_uuid}: the driver lists this GPU; run `gridchase restore`"])
     if faults:
         raise ConfigError([f"--forget {gpu_uuid}: it may be the GPU that does not answer: {faults[0]}"])
-    if held := lock.lock_gpus([gpu_uuid]) if config.gpu.backend == "nvml" else {}:
+    if held := lock.lock_gpus([gpu_uuid]):
         raise NodeLockedError(held[gpu_uuid])
     if lock.fault:
         raise JournalError(lock.fault)
-    await journal.forget(gpu_uuid)
+    try:
+        await journal.forget(gpu_uuid)
+    except JournalError:
+        await journal.note(gpu_uuid, entry)  # the copy, which is written first, has it no more
+        raise
     limits = f"{entry.newest_power_limit_w:g} W, instead of its prior limit {entry.prior_power_limit_w:g} W"
     print(printable(f"{gpu_uuid}: forgotten: it was left at {limits}"))
     return 0
@@ -132,9 +150,11 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     clock = SystemClock()
     backend = backend_of(config, clock)
     gpus = [gpu for gpu in await backend.open() if gpu.uuid in journal.entries]
-    absent = {uuid: absence(uuid, backend.faults) for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}}
+    is_real = config.gpu.backend == "nvml"
+    away = journal.entries.keys() - {gpu.uuid for gpu in gpus}
+    absent = {uuid: absence(uuid, backend.faults, is_real=is_real) for uuid in away}
     try:
-        held = lock.lock_gpus(gpu.uuid for gpu in gpus) if config.gpu.backend == "nvml" else {}
+        held = lock.lock_gpus(gpu.uuid for gpu in gpus) if is_real else {}
         results = await restore_all([gpu for gpu in gpus if gpu.uuid not in held], journal, clock)
     finally:
         await backend.close()

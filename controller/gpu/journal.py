@@ -277,6 +277,12 @@ class Journal:
             self._set(gpu_uuid, None)
             await self._store()
 
+    def remove_stale_copy(self) -> None:
+        """Remove the copy where the journal on the disk is empty and not older; call it under the lock of the node."""
+        is_empty = not (self.entries or self.damage or self.is_missing)
+        if self._copy_path is not None and is_empty and self._is_stored:
+            self._copy_path.unlink(missing_ok=True)
+
     def _set(self, gpu_uuid: str, entry: JournalEntry | None) -> None:
         others = {uuid: other for uuid, other in self.entries.items() if uuid != gpu_uuid}
         self.entries = others if entry is None else others | {gpu_uuid: entry}
@@ -317,11 +323,11 @@ def copy_path_of(state_dir: Path) -> Path | None:
     return folder / f"journal-{name}.json"
 
 
-def held_elsewhere(state_dir: Path) -> frozenset[str]:
-    """Return the GPUs on which controllers with other state directories, running or killed, have left a limit."""
+def copies_elsewhere(state_dir: Path) -> dict[Path, Mapping[str, JournalEntry]]:
+    """Return what controllers with other state directories, running or killed, have in the copies of their journals."""
     own = copy_path_of(state_dir)
     others = [path for path in own.parent.glob("journal-*.json") if path != own] if own is not None else []
-    return frozenset(uuid for path in others for uuid in _read_copy(path).entries)
+    return {path: _read_copy(path).entries for path in sorted(others)}
 
 
 def _replace_copy(path: Path, content: bytes | None) -> None:

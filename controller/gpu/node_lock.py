@@ -41,8 +41,8 @@ class NodeLock:
         self._note = f"{os.getpid()} {RESTORING}\n" if restores else f"{os.getpid()}\n"
         self._state_dir = state_dir
         self._gpu_dirs = _lock_dirs(state_dir)
-        self._locked: set[str] = set()
-        self._fds: list[int] = []
+        self._fds: dict[str, int] = {}
+        """Of the locks on GPUs, by UUID, and of that on the state directory: ""."""
 
     @property
     def fault(self) -> str:
@@ -82,24 +82,28 @@ class NodeLock:
         """
         held: dict[str, str] = {}
         self._gpu_fault = ""
-        for uuid in (each for each in gpu_uuids if each not in self._locked):
+        for uuid in (each for each in gpu_uuids if each not in self._fds):
             try:
                 self._lock_gpu(uuid)
-                self._locked.add(uuid)
             except NodeLockedError as error:
                 held[uuid] = str(error)
             except OSError as error:
                 self._gpu_fault = self._gpu_fault or f"{uuid}: cannot be locked: {error.strerror}; {_REMEDY}"
         return held
 
+    def unlock_gpus(self, gpu_uuids: Iterable[str]) -> None:
+        """Release the locks on these GPUs; one that is not locked is passed over."""
+        for uuid in self._fds.keys() & set(gpu_uuids):
+            fcntl.flock(self._fds[uuid], fcntl.LOCK_UN)  # a copy of the descriptor may be with a disk that hangs
+            os.close(self._fds.pop(uuid))
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release every lock."""
-        for fd in self._fds:
+        for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
-        self._locked.clear()
 
     def _lock_gpu(self, uuid: str) -> None:
         """Lock the file of a GPU in the first directory that can be used.
@@ -131,7 +135,7 @@ class NodeLock:
         except OSError:  # network file systems may not support locks
             os.close(fd)
             raise
-        self._fds.append(fd)
+        self._fds[what] = fd
         with suppress(OSError):  # it only tells others who holds the lock
             copy = os.dup(fd)  # where the disk hangs, the thread must not write to what has this number later
             call_in_time(lambda: _write_note(copy, self._note), timeout_s=DISK_TIMEOUT_S)

@@ -74,6 +74,12 @@ def clamped_prior_w(entry: JournalEntry, limits: LimitRange) -> float:
     return min(max(entry.prior_power_limit_w, limits.min_power_limit_w), limits.max_power_limit_w)
 
 
+def is_left_behind(live: LiveLimit, entry: JournalEntry, limits: LimitRange) -> bool:
+    """Return whether a restore would raise the live limit: it is no prior limit for anybody else."""
+    live_w, prior_w = live.requested_power_limit_w, clamped_prior_w(entry, limits)
+    return live_w < prior_w and not is_same_limit(live_w, prior_w) and is_our_limit(live, entry, limits)
+
+
 async def watch_write(
     gpu: Gpu, asked_power_limit_w: float, entry: JournalEntry, clock: Clock
 ) -> tuple[ReadBack, LiveLimit]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from controller.ports import Gpu
+from controller.ports import UNLISTED, Gpu
 from publishers.messages.topics import RunKey
 
 MIN_UUID_PREFIX: Final = 8
@@ -98,10 +98,10 @@ def resolve(reference: str | int, gpus: Sequence[Gpu]) -> Gpu | ClaimRejection:
         if not found and len(str(reference)) >= MIN_UUID_PREFIX:
             found = [gpu for gpu in gpus if gpu.uuid.startswith(str(reference))]
     else:
-        found = [gpu for gpu in gpus if gpu.index == int(reference)]
+        found = [gpu for gpu in gpus if UNLISTED != gpu.index == int(reference)]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in gpus) or "none"
+    known = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in gpus if gpu.index != UNLISTED) or "none"
     return ClaimRejection(code="gpu_unknown", detail=f"there is no GPU {reference!r} on this node; there is {known}")
 
 

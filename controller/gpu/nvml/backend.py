@@ -15,13 +15,15 @@ from typing import Final, TypeVar
 from controller.errors import BackendError, ControllerError, DriverUnavailableError, GpuError, GpuSuspectError
 from controller.gpu.nvml import calls
 from controller.gpu.nvml.driver_thread import DriverThread
-from controller.ports import LimitRange, LiveLimit, Sample
+from controller.ports import UNLISTED, LimitRange, LiveLimit, Sample
 
 OPEN_TIMEOUT_S: Final = 30.0
 """The first client of a driver without persistence mode initialises the boards: seconds for each."""
 READ_TIMEOUT_S: Final = 2.0
 WRITE_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
+MAX_STUCK_THREADS: Final = 8
+"""While so many are left in calls to boards whose index has passed to another one, no board is identified anew."""
 _REINSTALL: Final = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
 
 T = TypeVar("T")
@@ -62,6 +64,8 @@ class NvmlBackend:
         self._n_listed = 0
         self._gpus: list[NvmlGpu] = []
         self._absent: dict[int, _AbsentGpu] = {}
+        self._stuck: list[DriverThread] = []
+        """In calls to absent GPUs whose index has passed to another board; closed, they end with their calls."""
 
     @property
     def faults(self) -> Sequence[ControllerError]:
@@ -105,9 +109,11 @@ class NvmlBackend:
                 return await self.open()
             except BackendError:
                 return ()
-        n_before = len(self._gpus)
-        for index in await self._unknown_indices():
-            await self._open_gpu(index)
+        n_before, n_listed = len(self._gpus), self._n_listed
+        found = [await self._open_gpu(index) for index in await self._unknown_indices()]
+        if n_listed != self._n_listed:
+            for gpu in self._gpus:
+                gpu.index = gpu.index if gpu.uuid in found else UNLISTED
         return tuple(self._gpus[n_before:])
 
     async def _unknown_indices(self) -> Sequence[int]:
@@ -115,16 +121,28 @@ class NvmlBackend:
 
         A process that has NVML open sees its list change, and the indices with it (nvmlDeviceDiscoverGpus says so). To
         open NVML anew would take every handle and, without persistence mode, every limit. Where a driver shows a board
-        to new clients alone, it is taken at the next start.
+        to new clients alone, it is taken at the next start. While a known GPU is suspect, a changed list waits: its new
+        index is not known, and nothing more may be sent to it.
         """
         n_listed = self._n_listed
         if self._thread is not None:
             with suppress(GpuError):
                 n_listed = await self._thread.call("count", calls.count, timeout_s=self._read_timeout_s)
-        has_changed, self._n_listed = n_listed != self._n_listed, n_listed
-        return range(n_listed) if has_changed else tuple(self._absent)
+        if n_listed == self._n_listed:
+            return tuple(self._absent)
+        self._stuck = [thread for thread in self._stuck if thread.is_stuck]
+        if any(gpu.is_suspect for gpu in self._gpus) or len(self._stuck) >= MAX_STUCK_THREADS:
+            return ()
+        self._n_listed = n_listed
+        moved = [index for index, gpu in self._absent.items() if index >= n_listed or gpu.thread.is_stuck]
+        threads = [self._absent.pop(index).thread for index in moved]
+        for thread in threads:
+            thread.close()
+        self._stuck += [thread for thread in threads if thread.is_stuck]
+        return range(n_listed)
 
-    async def _open_gpu(self, index: int) -> None:
+    async def _open_gpu(self, index: int) -> str:
+        """Open the GPU at an index, unless it is known; return its UUID, or "" where it does not answer."""
         absent = self._absent.get(index)
         thread = absent.thread if absent else DriverThread(f"GPU {index}")
         try:
@@ -133,26 +151,28 @@ class NvmlBackend:
             self._absent[index] = _AbsentGpu(thread, error)
             if absent is None:
                 _LOGGER.error("GPU %d is left out until it answers: %s", index, error)
-            return
+            return ""
         self._absent.pop(index, None)
         known = next((gpu for gpu in self._gpus if gpu.uuid == board.uuid), None)
         if known is not None:
             known.index = index
             thread.close()
-            return
+            return board.uuid
         thread.label = board.uuid
         gpu = NvmlGpu(board, thread, read_timeout_s=self._read_timeout_s, write_timeout_s=self._write_timeout_s)
         self._gpus.append(gpu)
+        return board.uuid
 
     async def close(self) -> None:
         """Close the driver; does not fail. While a call is overdue, the library stays loaded until the process ends."""
         gpus, self._gpus = self._gpus, []
         absent, self._absent = self._absent, {}
-        is_hung = any(gpu.is_suspect for gpu in gpus) or any(gpu.thread.is_stuck for gpu in absent.values())
+        threads = [*(gpu.thread for gpu in absent.values()), *self._stuck]
+        is_hung = any(gpu.is_suspect for gpu in gpus) or any(thread.is_stuck for thread in threads)
         for gpu in gpus:
             gpu.close()
-        for waiting in absent.values():
-            waiting.thread.close()
+        for waiting in threads:
+            waiting.close()
         if not is_hung:
             await self._shut_down()
         thread, self._thread, self._is_open, self._fault = self._thread, None, False, None
@@ -174,7 +194,8 @@ class NvmlGpu:
 
     Attributes:
         uuid: its identity, `GPU-…`.
-        index: NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES; it changes with the driver's list.
+        index: NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES; it changes with the driver's list (`UNLISTED`:
+            it has left that).
         model: such as `NVIDIA A40`.
     """
 

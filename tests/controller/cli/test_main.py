@@ -179,7 +179,7 @@ def test_a_missing_token_ends_with_2_and_restores_what_a_killed_controller_left(
     chain = 'signal.provider=[{name="electricity-maps", zone="DE", token_env="NO_SUCH_TOKEN"}]'
     assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
     shown = capsys.readouterr()
-    assert "GPU-that-is-gone: failed: the driver does not list it" in shown.out, "a restore was tried"
+    assert "GPU-that-is-gone: failed: the simulation does not list it" in shown.out, "a restore was tried"
     assert "signal.provider[0] (electricity-maps): token_file is not set, and $NO_SUCH_TOKEN" in shown.err
 
 

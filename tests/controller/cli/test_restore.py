@@ -1,12 +1,14 @@
-"""`gridchase restore --forget`: the entry of a board that is gone is struck, and no other."""
+"""`gridchase restore`: `--forget` strikes the entry of a board that is gone, and no other; an old copy is removed."""
 
 import asyncio
+import errno
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from controller.cli.main import main
-from controller.cli.restore import forget
+from controller.cli.restore import forget, restore
 from controller.config import Config, NodeConfig
 from controller.errors import BackendError, ConfigError, DriverUnavailableError, JournalError, NodeLockedError
 from controller.gpu.journal import Journal, JournalEntry, copy_path_of
@@ -106,9 +108,86 @@ def test_a_damaged_journal_is_left_as_it_is(config: Config, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("config")
-def test_the_verb_forgets_a_board_and_restores_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments("restore", tmp_path)) == 1
+def test_the_verb_forgets_a_board_and_restores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _driver(monkeypatch, FakeBackend([]))
+    restoring = arguments("restore", tmp_path, "gpu.backend=nvml")
+    assert main(restoring) == 1
     assert f"`gridchase restore --forget {GONE}`" in capsys.readouterr().out
-    assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 0
-    assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 2
+    assert main([*restoring, "--forget", GONE]) == 0
+    assert main([*restoring, "--forget", GONE]) == 2
     assert Journal.read(tmp_path).entries.keys() == {OTHER}
+
+
+@pytest.mark.usefixtures("config")
+def test_a_simulation_forgets_no_board_and_advises_it_for_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments("restore", tmp_path)) == 1
+    shown = capsys.readouterr().out
+    assert f"{GONE}: failed: the simulation does not list it" in shown
+    assert "--forget" not in shown
+    assert main([*arguments("restore", tmp_path), "--forget", GONE]) == 2
+    assert "gpu.backend is simulation" in capsys.readouterr().err
+    assert Journal.read(tmp_path).entries.keys() == {GONE, OTHER}
+
+
+def test_no_board_is_forgotten_while_the_driver_counts_none(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Empty(FakeBackend):
+        faults = (DriverUnavailableError("the driver counts no GPU"),)
+
+    _driver(monkeypatch, Empty([]))
+    with pytest.raises(ConfigError, match="counts no GPU"):
+        forget(config, GONE)
+    assert GONE in Journal.read(tmp_path).entries
+
+
+def test_a_board_that_a_full_disk_does_not_forget_stays_in_the_copy_too(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _driver(monkeypatch, FakeBackend([]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_replace", _full)
+        with pytest.raises(JournalError, match="No space left"):
+            forget(config, GONE)
+    assert Journal.read(tmp_path).entries.keys() == {GONE, OTHER}
+    assert forget(config, GONE) == 0
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_restore_removes_a_copy_that_is_older_than_the_empty_journal(
+    config: Config, tmp_path: Path, *, is_running: bool
+) -> None:
+    copy = copy_path_of(tmp_path)
+    assert copy is not None
+    content = copy.read_bytes()
+    asyncio.run(_empty_the_journal(tmp_path))
+    copy.write_bytes(content)
+    with NodeLock(tmp_path) if is_running else nullcontext():
+        assert restore(config) == 0
+    assert copy.exists() is is_running, "a running controller replaces it"
+
+
+def test_a_copy_that_is_newer_than_the_disk_stays_though_it_is_empty(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_replace", _full)
+        for _ in range(2):
+            with suppress(JournalError):
+                asyncio.run(_empty_the_journal(tmp_path))
+    assert restore(config) == 0
+    assert Journal.read(tmp_path).entries == {}, "what is on the disk was restored before"
+
+
+def _full(_: Journal, __: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def _empty_the_journal(state_dir: Path) -> None:
+    journal = await Journal.load(state_dir)
+    for uuid in (GONE, OTHER):
+        await journal.forget(uuid)

@@ -95,6 +95,21 @@ def test_the_locks_of_gpus_end_with_the_lock_of_the_node(tmp_path: Path) -> None
         assert second.lock_gpus([GPU]) == {}
 
 
+def test_a_gpu_that_is_unlocked_is_free_though_a_disk_that_hangs_has_its_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    monkeypatch.setattr("controller.gpu.node_lock._write_note", lambda fd, _: copies.append(fd))
+    with NodeLock(tmp_path / "a") as one, NodeLock(tmp_path / "b") as other:
+        assert one.lock_gpus([GPU, "GPU-2"]) == {}
+        one.unlock_gpus([GPU, "GPU-never-locked"])
+        assert other.lock_gpus([GPU, "GPU-2"]).keys() == {"GPU-2"}
+        other.unlock_gpus([GPU])
+        assert one.lock_gpus([GPU]) == {}, "and can be locked again"
+    for fd in copies:
+        os.close(fd)
+
+
 def test_a_squatter_in_the_abstract_socket_space_locks_nothing(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter, NodeLock(tmp_path) as lock:
         squatter.bind(f"\0gridchase/gpu/{GPU}")

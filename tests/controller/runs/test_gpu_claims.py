@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.ports import UNLISTED
 from controller.runs.gpu_claims import ClaimRejection, GpuClaims, Standing, is_index, resolve
 from publishers.messages.topics import RunKey
 from tests.fakes import KEY as ME
@@ -29,6 +30,14 @@ def test_an_unknown_or_ambiguous_reference_is_rejected_with_the_known_gpus(refer
     assert isinstance(result, ClaimRejection)
     assert result.code == "gpu_unknown"
     assert "2 = GPU-0bbb3333-x" in result.detail
+
+
+def test_a_gpu_that_the_driver_lists_no_more_has_no_index_to_claim_it_by() -> None:
+    gone = FakeGpu("GPU-gone", index=UNLISTED)
+    result = resolve(UNLISTED, [gone, GPUS[0]])
+    assert isinstance(result, ClaimRejection)
+    assert result.detail.endswith("there is 0 = GPU-0aaa1111-x")
+    assert resolve("GPU-gone", [gone]) is gone
 
 
 def test_a_mig_instance_is_rejected_because_a_limit_would_affect_every_tenant() -> None:
