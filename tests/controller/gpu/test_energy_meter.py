@@ -87,13 +87,13 @@ async def test_what_the_counter_showed_before_the_start_does_not_count() -> None
 
 
 async def test_the_counter_is_known_between_samples_and_after_a_reset() -> None:
-    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, 10, 60, 110))
+    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, *range(10, 400, 50)))
     assert bench.meter.counter_at_j(0) is None
     async with bench.running():
         await asyncio.sleep(1.5)
         assert bench.meter.counter_at_j(ns(0.5)) == 1_025
-        await asyncio.sleep(3)
-    assert bench.meter.counter_at_j(ns(3.5)) == 85
+        await asyncio.sleep(8)
+    assert bench.meter.counter_at_j(ns(8.5)) == 335
 
 
 async def test_a_gpu_without_a_counter_has_no_counter_value() -> None:
@@ -106,10 +106,10 @@ async def test_a_gpu_without_a_counter_has_no_counter_value() -> None:
 
 
 async def test_a_counter_that_was_reset_is_bridged_by_the_power() -> None:
-    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, 10, 60, 110))
+    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, *range(10, 400, 50)))
     async with bench.running():
-        await asyncio.sleep(4.5)
-    assert bench.meter.energy_j == 50 + 100 + 100 + 50
+        await asyncio.sleep(9.5)
+    assert bench.meter.energy_j == 50 + 7 * 100 + 50
 
 
 async def test_a_sample_that_is_not_newer_than_the_last_is_ignored() -> None:
