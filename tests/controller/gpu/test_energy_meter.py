@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.errors import GpuLostError
+from controller.errors import GpuError, GpuLostError, GpuNotSupportedError
 from controller.gpu.energy_meter import MAX_SAMPLES, GpuEnergyMeter
 from controller.ports import Hold, LimitState, Sample
 from publishers.messages.codec import decode, encode
@@ -196,6 +196,43 @@ async def test_a_gpu_that_cannot_be_read_is_logged_once_and_once_more_when_it_ca
         await asyncio.sleep(5)
         assert bench.meter.energy_j == pytest.approx(300 * 70), "the counter went on meanwhile"
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+@pytest.mark.parametrize("error_class", [GpuNotSupportedError, None], ids=["not supported", "0 W"])
+async def test_a_gpu_without_meters_is_told_once_and_publishes_no_value(
+    caplog: pytest.LogCaptureFixture, error_class: type[GpuError] | None
+) -> None:
+    gpu = FakeGpu() if error_class is not None else CountedGpu(*[None] * 60, power_w=0.0)
+    bench = MeterBench(gpu=gpu)
+    if error_class is not None:
+        gpu.errors = {"read_sample": error_class("not offered", gpu_uuid=gpu.uuid, operation="read_sample")}
+    async with bench.running():
+        await asyncio.sleep(59)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == bench.meter.absence
+    assert "its energy is not known" in said
+    assert (bench.meter.fault, bench.meter.doubts, bench.meter.current) == ("", (), None)
+    assert bench.published == [GpuEnergy(time_s=MIDNIGHT_S + second) for second in range(0, 60, 5)]
+
+
+async def test_a_power_of_0_w_at_first_is_an_absence_that_passes() -> None:
+    gpu = CountedGpu(None, None, power_w=0.0)
+    gpu.readings += [Sample(time_ns=ns(second), power_w=100.0) for second in range(2, 9)]
+    bench = MeterBench(gpu=gpu)
+    async with bench.running():
+        await asyncio.sleep(8.5)
+    assert (bench.meter.absence, bench.meter.energy_j) == ("", 600.0)
+
+
+async def test_a_gpu_that_was_measured_is_faulty_where_its_driver_offers_that_no_more() -> None:
+    bench = MeterBench()
+    async with bench.running():
+        await asyncio.sleep(5.5)
+        error = GpuNotSupportedError("too old", gpu_uuid=bench.gpu.uuid, operation="read_sample")
+        bench.gpu.errors = {"read_sample": error}
+        await asyncio.sleep(5)
+        assert "cannot be read" in bench.meter.fault
+        assert bench.meter.absence == ""
 
 
 async def test_a_gpu_that_never_answers_publishes_no_value() -> None:
