@@ -382,6 +382,7 @@ def _snapshot(
                 limit=unit.limiter.state,
                 sample=unit.meter.current,
                 fault=unit.meter.fault,
+                absence=unit.meter.absence,
                 doubts=unit.meter.doubts,
             )
             for uuid, unit in units.items()

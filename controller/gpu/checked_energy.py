@@ -8,6 +8,7 @@ last believed power once one is believed again, and is told as unmeasured.
 from collections import deque
 from dataclasses import dataclass
 from math import isfinite
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -32,18 +33,24 @@ CHECK_S: Final = 3.0
 """Over so long the meters check each other."""
 DENSE_S: Final = 0.25
 """Readings farther apart than this give no mean of the power that could refute anything."""
+DENSE_RATIO: Final = 0.25
+"""The share of gaps no longer than that, where readings are dense: clocks jitter, and some readings are slow."""
 POWER_LAG_S: Final = 1.0
-"""On many boards the power is the mean of the last second."""
-TRIAL_S: Final = 1.0
-"""A counter that was not believed is believed again after agreeing with the power for so long."""
-DENSE_TRIAL_S: Final = 6.0
-"""And for so long where readings are dense: then it must agree closely, because its scale may be wrong."""
-DENSE_TRIAL_RATIO: Final = 1.05
-"""Close is a ratio that differs by this factor at most from the usual one."""
+"""On many boards the power is the mean of the last second. A longer gap is a hole."""
+REFUTING_TRIAL_S: Final = 1.0
+"""So long a trial of a counter that was not believed can refute it, or end it well where no power can be read."""
+TRIAL_S: Final = 6.0
+"""Such a counter is believed again after agreeing with the power for so long."""
+HOLE_TRIAL_S: Final = 30.0
+"""And for so long where a hole in dense readings would be too great a part of less."""
+CLOSE_RATIO: Final = 1.05
+"""Ratios agree closely that differ by this factor at most."""
 MAX_TRIAL_S: Final = 60.0
 """A trial that has not ended by then begins anew."""
-USUAL_RATIO_WEIGHT: Final = 1 / 32
-"""Of each comparison in the usual ratio of counter to power: a mean over some 100 s."""
+N_STEADY_TRIALS: Final = 3
+"""After so many of them with one ratio of counter to power, the counter is believed: the usual ratio was wrong."""
+N_USUAL_RATIO: Final = 32
+"""Of so many comparisons the usual ratio of counter to power is the mean: some 100 s."""
 REFUTED_S: Final = 60.0
 """Power that was refuted by a counter is believed again when that counter has been gone for so long."""
 AGREEMENT_RATIO: Final = 2.0
@@ -54,13 +61,15 @@ IDLE_RATIO: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the counter, the total, and the integral of the power stood at a moment, and the power known before."""
+    """Where the meters and the total stood at a moment: the power by its integral, and by what was known before."""
 
     time_ns: int
     counter_j: float
     energy_j: float
     power_j: float
     known_power_w: float
+    n_gaps: int
+    n_close_gaps: int
 
 
 class _PowerReadings:
@@ -69,21 +78,29 @@ class _PowerReadings:
     Attributes:
         integral_j: the integral [J], over holes of `max_gap_s` at most.
         begun_ns: since when it has no longer hole [ns].
+        n_gaps: how many gaps between readings it spans.
+        n_close_gaps: how many of them are at most `DENSE_S` long.
         fault: why the last reading is none that a board can draw; "" where it is one.
     """
 
     def __init__(self, *, max_gap_s: float) -> None:
         self.integral_j = 0.0
         self.begun_ns = 0
+        self.n_gaps = self.n_close_gaps = 0
         self.fault = ""
         self._max_gap_ns = max_gap_s * NS_PER_S
+        self._hole_ns = 0
+        """When the last gap ended that was longer than `POWER_LAG_S` [ns]."""
         self._recent: deque[tuple[int, float]] = deque()
         """Of the last `MEAN_S`: time [ns], power [W]."""
 
-    @property
-    def is_dense(self) -> bool:
-        """Return whether the readings of the last seconds give a mean that may refute something."""
-        return len(self._recent) > MEAN_S / DENSE_S
+    def is_dense_since(self, mark: _Mark) -> bool:
+        """Return whether the readings since a mark give a mean that may refute something."""
+        return self.n_close_gaps - mark.n_close_gaps >= DENSE_RATIO * (self.n_gaps - mark.n_gaps)
+
+    def trial_s(self, trial: _Mark) -> float:
+        """Return how long a trial must last, by the readings since it began [s]."""
+        return HOLE_TRIAL_S if self._hole_ns > trial.time_ns and self.is_dense_since(trial) else TRIAL_S
 
     def possible_w(self, time_ns: int, power_w: float | None, max_w: float) -> float | None:
         """Return a reading where a board can draw it [W]."""
@@ -96,22 +113,30 @@ class _PowerReadings:
         if not (isfinite(power_w) and 0 < power_w <= PEAK_RATIO * max_w):
             self.fault = f"its power reads {power_w:.4g} W, which a board of {max_w:g} W cannot draw"
             return None
-        if not self._recent or time_ns - self._recent[-1][0] > self._max_gap_ns:
-            self._recent.clear()
-            self.begun_ns = time_ns
-        else:
-            before_ns, before_w = self._recent[-1]
-            self.integral_j += (before_w + power_w) / 2 * (time_ns - before_ns) / NS_PER_S
-        self._recent.append((time_ns, power_w))
-        while time_ns - self._recent[0][0] > MEAN_S * NS_PER_S:
-            self._recent.popleft()
+        self.integrate(time_ns, power_w)
         mean_w = sum(each_w for _, each_w in self._recent) / len(self._recent)
         is_mean = len(self._recent) >= LEAST_READINGS and time_ns - self._recent[0][0] >= MEAN_S * NS_PER_S / 2
         if is_mean and mean_w > MEAN_RATIO * max_w:
             self.fault = f"its power reads {mean_w:.4g} W for seconds, which a board of {max_w:g} W cannot draw"
             return None
-        self.fault = ""
         return power_w
+
+    def integrate(self, time_ns: int, power_w: float) -> None:
+        """Add a reading that is no fault to the integral [W]."""
+        self.fault = ""
+        if not self._recent or time_ns - self._recent[-1][0] > self._max_gap_ns:
+            self._recent.clear()
+            self.begun_ns = time_ns
+        else:
+            before_ns, before_w = self._recent[-1]
+            gap_s = (time_ns - before_ns) / NS_PER_S
+            self.integral_j += (before_w + power_w) / 2 * gap_s
+            self.n_gaps += 1
+            self.n_close_gaps += gap_s <= DENSE_S
+            self._hole_ns = time_ns if gap_s > POWER_LAG_S else self._hole_ns
+        self._recent.append((time_ns, power_w))
+        while time_ns - self._recent[0][0] > MEAN_S * NS_PER_S:
+            self._recent.popleft()
 
     def since_j(self, mark: _Mark, time_ns: int) -> float | None:
         """Return the integral from a mark to now [J]; None where it has a hole, or does not reach so far."""
@@ -130,6 +155,7 @@ class CheckedEnergy:
         unmeasured_s: for how much of the time no reading was believed: it counts at the power before [s].
         power_w: the believed power [W]: of the reading, or of the counter's last seconds; None where there is neither.
         counter_fault: why the energy counter is not believed now, in a sentence; "" where it is, or there is none.
+        has_meter: whether the board has ever shown an energy counter, or another power than 0 W.
     """
 
     def __init__(self, *, max_gap_s: float) -> None:
@@ -137,6 +163,7 @@ class CheckedEnergy:
         self.unmeasured_s = 0.0
         self.power_w: float | None = None
         self.counter_fault = ""
+        self.has_meter = False
         self._max_gap_s = max_gap_s
         self._known_ns: int | None = None
         """Up to when the energy is known; None before the first reading [ns]."""
@@ -150,6 +177,8 @@ class CheckedEnergy:
         """The last believed reading of the counter."""
         self._moved: _Mark | None = None
         """The last one that was more than the one before."""
+        self._rested: _Mark | None = None
+        """The last one while the board drew nothing."""
         self._believed: deque[_Mark] = deque()
         """Those of the last seconds, for the comparison."""
         self._trial: _Mark | None = None
@@ -163,8 +192,10 @@ class CheckedEnergy:
         self._uncounted_ns = 0
         """Up to when the total holds what the counter has not told [ns]."""
         self._checked_ns = 0
-        self._usual_ratio = 1.0
-        """Of the counter to the power."""
+        self._usual_ratio, self._n_compared = 1.0, 0
+        """Of the counter to the power, and of how many comparisons it is the mean."""
+        self._trial_ratios: deque[float] = deque(maxlen=N_STEADY_TRIALS)
+        """Of the counter to the power in the last trials that were as long as they may be."""
         self._dispute: _Mark | None = None
         """Where the meters began to contradict each other."""
 
@@ -175,8 +206,8 @@ class CheckedEnergy:
 
     @property
     def power_fault(self) -> str:
-        """Return why the power is not believed now, in a sentence; "" where it is."""
-        return self._power.fault or self._refutation
+        """Return why the power is not believed now, in a sentence; "" where it is, or there is none."""
+        return (self._power.fault or self._refutation) if self.has_meter else ""
 
     def miss(self) -> None:
         """Note that the GPU could not be read."""
@@ -189,11 +220,13 @@ class CheckedEnergy:
             From when on the energy was used that it adds to the total [ns]: a counter that stands still is found late.
         """
         max_w, time_ns = max_power_limit_w or UNKNOWN_MAX_POWER_LIMIT_W, raw.time_ns
+        self.has_meter = self.has_meter or raw.energy_j is not None or raw.power_w != 0
         power_w = self._power.possible_w(time_ns, raw.power_w, max_w)
         total_j = self._total_by_counter_j(time_ns, raw.energy_j, max_w)
         begin_ns = time_ns if self._known_ns is None else self._known_ns
-        wrong = None if total_j is None else self._contradiction(time_ns, power_w, max_w)
-        power_w = self._unrefuted_w(time_ns, power_w)
+        is_at_rest = total_j is not None and self._is_at_rest(raw)
+        wrong = None if total_j is None or is_at_rest else self._contradiction(time_ns, power_w, max_w)
+        power_w = 0.0 if is_at_rest else self._unrefuted_w(time_ns, power_w)
         if wrong is not None:
             total_j = None
             begin_ns = min(begin_ns, wrong.time_ns)
@@ -221,15 +254,30 @@ class CheckedEnergy:
             self._refutation = ""
         return None if self._refutation else power_w
 
+    def _is_at_rest(self, raw: Sample) -> bool:
+        """Return whether both meters say that the board draws nothing; one that computes is not believed to."""
+        counter, moved = self._counter, self._moved
+        if raw.power_w != 0 or raw.utilization_ratio or self._refutation or counter is None or moved is None:
+            return False
+        if raw.time_ns - moved.time_ns < CHECK_S * NS_PER_S:
+            return False
+        self._power.integrate(raw.time_ns, 0.0)
+        self._rested = self._mark(raw.time_ns, counter.counter_j, counter.energy_j)
+        return True
+
     def _begin_trial_or_adopt(self, time_ns: int) -> None:
         """Let a trial of the counter begin or end where the total is now."""
         if self._trial_from_j is not None:
-            self._trial = _Mark(time_ns, self._trial_from_j, self.energy_j, self._power.integral_j, self._known_power_w)
+            self._trial = self._mark(time_ns, self._trial_from_j, self.energy_j)
         elif self._adopted_j is not None:
             self._trial = self._moved = None
             self._believed.clear()
             self._believe_counter_j(time_ns, self._adopted_j, self.energy_j)
         self._trial_from_j = self._adopted_j = None
+
+    def _mark(self, time_ns: int, counter_j: float, energy_j: float) -> _Mark:
+        of_power = self._power.integral_j, self._known_power_w, self._power.n_gaps, self._power.n_close_gaps
+        return _Mark(time_ns, counter_j, energy_j, *of_power)
 
     def _settle(self, time_ns: int, power_w: float | None, max_w: float) -> None:
         """Know the energy up to a moment."""
@@ -282,18 +330,18 @@ class CheckedEnergy:
         counter, trial = self._counter, self._trial
         if counter is None or trial is None:
             return True
-        span_s, trial_s = ((time_ns - mark.time_ns) / NS_PER_S for mark in (counter, trial))
         power_j = None if self._refutation else self._power.since_j(counter, time_ns)
         if power_j is None:
-            return not 0 <= counter_j - trial.counter_j <= most_j(trial_s, max_w)
-        return self._fits(counter_j - counter.counter_j, power_j, span_s, max_w)
+            return not 0 <= counter_j - trial.counter_j <= most_j((time_ns - trial.time_ns) / NS_PER_S, max_w)
+        return self._fits(counter, time_ns, counter_j, power_j, max_w)
 
     def _believe_counter_j(self, time_ns: int, counter_j: float, energy_j: float) -> float:
         """Believe a reading of the counter, with this total [J], and return the total."""
-        mark = _Mark(time_ns, counter_j, energy_j, self._power.integral_j, self._known_power_w)
+        mark = self._mark(time_ns, counter_j, energy_j)
         if self._moved is None or counter_j > self._moved.counter_j:
             self._moved = mark
         self._counter, self._trial, self._seen_ns, self.counter_fault = mark, None, time_ns, ""
+        self._trial_ratios.clear()
         self._believed.append(mark)
         while time_ns - self._believed[0].time_ns > (CHECK_S + POWER_LAG_S) * NS_PER_S:
             self._believed.popleft()
@@ -303,21 +351,36 @@ class CheckedEnergy:
         """Return the total by a counter that was not believed, once it agrees with the power, or there is none."""
         trial = self._trial
         if trial is None or counter_j < trial.counter_j:
+            self._trial_ratios.clear()
             self._trial_from_j = counter_j
             return None
         span_s, used_j = (time_ns - trial.time_ns) / NS_PER_S, counter_j - trial.counter_j
-        if span_s < TRIAL_S:
+        if span_s < REFUTING_TRIAL_S:
             return None
         power_j = None if self._refutation else self._power.since_j(trial, time_ns)
-        if power_j is None:
+        if power_j is None and (self._refutation or self._power.fault):
             return self._try_alone_j(trial, time_ns, counter_j, max_w)
-        if used_j > most_j(span_s, max_w) or not _agree(used_j, power_j, span_s, max_w):
+        if power_j is None:
             self._restart_trial(counter_j, used_j / span_s)
-        elif self._fits(used_j, power_j, span_s, max_w) and span_s >= (DENSE_TRIAL_S if self._power.is_dense else 0):
+        elif used_j > most_j(span_s, max_w) or not _agree(used_j, power_j, span_s, max_w):
+            self._trial_ratios.clear()
+            self._restart_trial(counter_j, used_j / span_s)
+        elif span_s >= self._power.trial_s(trial) and self._fits(trial, time_ns, counter_j, power_j, max_w):
             self._adopted_j = counter_j
         elif span_s >= MAX_TRIAL_S:
-            self._restart_trial(counter_j, used_j / span_s)
+            self._end_trial(counter_j, used_j, power_j, span_s)
         return None
+
+    def _end_trial(self, counter_j: float, used_j: float, power_j: float, span_s: float) -> None:
+        """Begin a trial anew that is as long as it may be, or believe a counter that keeps another ratio."""
+        self._trial_ratios.append(used_j / power_j)
+        low_ratio, high_ratio = min(self._trial_ratios), max(self._trial_ratios)
+        is_steady = low_ratio >= 1 / AGREEMENT_RATIO and high_ratio <= min(CLOSE_RATIO * low_ratio, AGREEMENT_RATIO)
+        if is_steady and len(self._trial_ratios) == N_STEADY_TRIALS:
+            self._usual_ratio, self._n_compared = fmean(self._trial_ratios), N_USUAL_RATIO
+            self._adopted_j = counter_j
+        else:
+            self._restart_trial(counter_j, used_j / span_s)
 
     def _try_alone_j(self, trial: _Mark, time_ns: int, counter_j: float, max_w: float) -> float | None:
         """Return the total where no power can check the counter, once it has moved as a board draws."""
@@ -338,17 +401,19 @@ class CheckedEnergy:
         self.counter_fault = self.counter_fault or f"its energy counter shows {mean_w:.3g} W"
         self._trial_from_j = counter_j
 
-    def _fits(self, counter_j: float, power_j: float, span_s: float, max_w: float) -> bool:
-        """Return whether a counter that was not believed agrees with the power, closely where readings are dense."""
-        if not self._power.is_dense:
-            return _agree(counter_j, power_j, span_s, max_w)
-        return _agree(counter_j, power_j * self._usual_ratio, span_s, max_w, ratio=DENSE_TRIAL_RATIO)
+    def _fits(self, mark: _Mark, time_ns: int, counter_j: float, power_j: float, max_w: float) -> bool:
+        """Return whether a counter not believed before agrees with the power: closely where its scale can be known."""
+        used_j, span_s = counter_j - mark.counter_j, (time_ns - mark.time_ns) / NS_PER_S
+        if self._n_compared == 0 or not self._power.is_dense_since(mark):
+            return _agree(used_j, power_j, span_s, max_w)
+        return _agree(used_j, power_j * self._usual_ratio, span_s, max_w, ratio=CLOSE_RATIO)
 
     def _contradiction(self, time_ns: int, power_w: float | None, max_w: float) -> _Mark | None:
         """Return since when the counter is not believed any more, because of what the power says; None: it is."""
         counter, moved = self._counter, self._moved
         if counter is None or moved is None:
             return None
+        moved = max(moved, self._rested or moved, key=lambda mark: mark.time_ns)
         still_s = (time_ns - moved.time_ns) / NS_PER_S
         power_j = None if power_w is None or self._refutation else self._power.since_j(moved, time_ns)
         wrong = None
@@ -386,7 +451,8 @@ class CheckedEnergy:
         if any(_agree(each_j, power_j, window_s, max_w) for each_j in (counter_j, counter_before_j)):
             self._dispute, self._refutation = None, ""
             if power_j > 0:
-                self._usual_ratio += USUAL_RATIO_WEIGHT * (counter_j / power_j - self._usual_ratio)
+                self._n_compared = min(self._n_compared + 1, N_USUAL_RATIO)
+                self._usual_ratio += (counter_j / power_j - self._usual_ratio) / self._n_compared
             return None
         is_counter_low = counter_j < IDLE_RATIO * max_w * window_s
         is_dense = bool(np.diff(times_ns).max() <= DENSE_S * NS_PER_S)

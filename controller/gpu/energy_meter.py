@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
-from controller.errors import GpuError
+from controller.errors import GpuError, GpuNotSupportedError
 from controller.gpu.checked_energy import CheckedEnergy, most_j
 from controller.ports import Gpu, Hold, PowerLimiter, Sample, SignalSource
 from policies.vocabulary.units import carbon_g, cost
@@ -26,6 +26,7 @@ MAX_GAP_S = 5.0
 RANGE_RETRY_S = 60.0
 DOUBT_LOG_S = 3_600.0
 """A meter that is not believed is logged once in so long, however often that comes and goes."""
+NO_METER = "its energy is not known: it has no energy counter, and its power has always read 0 W"
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class GpuEnergyMeter:
         self._carbon_g = 0.0
         self._cost = 0.0
         self._fault_log = FaultLog(_LOGGER, recovered=f"{gpu.uuid}: can be read again", log_changes=False)
+        self._absence_log = FaultLog(_LOGGER, recovered=f"{gpu.uuid}: its power can be read now", log_changes=False)
         self._doubt_log = LogLimiter(clock.now_s, period_s=DOUBT_LOG_S)
 
     @property
@@ -87,6 +89,11 @@ class GpuEnergyMeter:
     def fault(self) -> str:
         """Return why the GPU cannot be read now, in a sentence; "" where it can."""
         return self._fault_log.fault
+
+    @property
+    def absence(self) -> str:
+        """Return why the GPU's energy cannot be known, in a sentence; "" where it has meters."""
+        return self._absence_log.fault
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -169,7 +176,11 @@ class GpuEnergyMeter:
         except GpuError as error:
             self.max_power_limit_w = None  # it changes when a driver is loaded again
             self._energy.miss()
-            self._fault_log.report(f"{self._gpu.uuid}: cannot be read: {error}")
+            if isinstance(error, GpuNotSupportedError) and not self._samples:
+                self._fault_log.clear()
+                self._absence_log.report(f"{self._gpu.uuid}: its energy is not known: {error}")
+            else:
+                self._fault_log.report(f"{self._gpu.uuid}: cannot be read: {error}")
         else:
             self._fault_log.clear()
             if raw.time_ns > self._read_ns:
@@ -188,6 +199,7 @@ class GpuEnergyMeter:
     def _add(self, raw: Sample) -> None:
         before_j, energy = self.energy_j, self._energy
         begin_ns = energy.add(raw, self.max_power_limit_w)
+        self._absence_log.report("" if energy.has_meter else f"{self._gpu.uuid}: {NO_METER}")
         for meter, doubt in (("power", energy.power_fault), ("counter", energy.counter_fault)):
             if doubt and self._doubt_log.allows(meter):
                 _LOGGER.warning("%s: not believed: %s", self._gpu.uuid, doubt)

@@ -29,12 +29,14 @@ class GpuSnapshot:
         limit: its limit; None before it has answered.
         sample: the newest reading, with the energy used since the start; None where it cannot be read now.
         fault: why it cannot be read now, a sentence; "" where it can.
+        absence: why its energy cannot be known, a sentence; "" where it has meters.
         doubts: which of its readings are not believed now, and why, a sentence each.
     """
 
     limit: LimitState | None = None
     sample: Sample | None = None
     fault: str = ""
+    absence: str = ""
     doubts: tuple[str, ...] = ()
 
 
@@ -83,13 +85,14 @@ class Snapshot:
                 troubles.append(f"{uuid} does not answer")
             elif gpu.fault:
                 troubles.append(gpu.fault)
-            elif gpu.sample is None:
+            elif gpu.sample is None and not gpu.absence:
                 troubles.append(f"{uuid}: {'; '.join(gpu.doubts) or 'it has not been read yet'}")
         return troubles
 
     def notes(self) -> list[str]:
-        """Return where limits are left alone, the grid is not known as it should be, or somebody floods the bus."""
+        """Return what is left alone, what is not known of grid and boards, and who floods the bus."""
         doubts = [f"signal: {self.signal_detail}"] if self.signal_detail else []
+        doubts += [gpu.absence for gpu in self.gpus.values() if gpu.absence]
         doubts += [f"{uuid}: not believed: {doubt}" for uuid, gpu in self.gpus.items() for doubt in gpu.doubts]
         doubts += [
             f"{sender} sends more messages than are read: {self.surplus_messages.get(sender, 0)} dropped so far"

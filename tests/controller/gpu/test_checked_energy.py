@@ -150,13 +150,93 @@ def test_a_counter_of_a_wrong_scale_costs_less_than_a_hundredth(ratio: float, re
     assert (energy.counter_fault, energy.unmeasured_s) == ("", 0.0), "believed again, whatever the power usually reads"
 
 
+@pytest.mark.parametrize("period_s", [0.25, 0.2, 0.1])
+@pytest.mark.parametrize("hole_s", [0.0, 0.5, 1.3, 1.6, 2.5, 4.9, 5.5, 7.0])
+@pytest.mark.parametrize("ratio", [1.4, 0.6])
+def test_a_slow_reading_lets_no_counter_of_a_wrong_scale_in(ratio: float, hole_s: float, period_s: float) -> None:
+    """Some gaps are a little longer than a quarter of a second: clocks jitter."""
+    energy = CheckedEnergy(max_gap_s=5.0)
+    for i in range(round(230 / period_s)):
+        time_s = i * period_s + 0.02 * (i % 3)
+        if not 150.0 < time_s < 150.0 + hole_s:
+            energy_j = (5_000.0 + 235.0 * time_s) * (ratio if time_s >= 100.0 else 1.0)
+            energy.add(Sample(time_ns=ns(time_s), power_w=235.0, energy_j=energy_j), MAX_W)
+    assert energy.energy_j == pytest.approx(230 * 235, rel=0.01)
+    assert energy.counter_fault
+
+
+def test_readings_that_are_slow_again_and_again_shut_no_counter_out() -> None:
+    """The load changes in each hole, so that what is interpolated there is wrong."""
+    energy, energy_j, power_w = CheckedEnergy(max_gap_s=5.0), 0.0, 200.0
+    for i in range(2_000):
+        power_w = 200.0 if i // 50 % 2 else 100.0
+        energy_j += power_w * 0.1
+        if i % 50 >= 12:
+            energy.add(
+                Sample(time_ns=ns(i * 0.1), power_w=power_w, energy_j=energy_j + (9e6 if i > 1_000 else 0)), MAX_W
+            )
+    assert energy.counter_fault == ""
+
+
+@pytest.mark.parametrize("ratio", [0.6, 0.9, 1.12, 1.3])
+def test_a_counter_that_cannot_be_read_at_first_is_believed_at_its_own_scale(ratio: float) -> None:
+    energy = measured(30.0, Outage(0.0, 1e9, factor(ratio)), Outage(0.0, 0.05, counter_of(None)))
+    assert energy.counter_at_j(energy.energy_j) == pytest.approx(ratio * (5_000 + 30 * 235))
+    reset = Outage(30.0, 1e9, lambda true: replace(true, energy_j=((true.energy_j or 0.0) - 12_050) * ratio))
+    energy = measured(40.0, Outage(0.0, 30.0, factor(ratio)), Outage(0.0, 0.05, counter_of(None)), reset)
+    assert energy.counter_at_j(energy.energy_j) is not None, "its usual ratio is known soon"
+
+
+@pytest.mark.parametrize("ratio", [0.6, 0.9, 1.12])
+def test_a_steady_ratio_that_is_not_the_usual_one_is_believed_after_three_trials(ratio: float) -> None:
+    other = Outage(100.0, 1e9, lambda true: replace(true, energy_j=ratio * ((true.energy_j or 0.0) - 28_000)))
+    before, after = (measured(duration_s, other) for duration_s in (279.0, 282.0))
+    assert before.energy_j == pytest.approx(279 * 235, rel=0.001)
+    assert (bool(before.counter_fault), after.counter_fault) == (True, "")
+    reset = Outage(400.0, 1e9, lambda true: replace(true, energy_j=ratio * ((true.energy_j or 0.0) - 98_000)))
+    assert measured(410.0, other, reset).counter_fault == "", "that is the usual one now"
+
+
+def test_a_ratio_that_changes_from_trial_to_trial_is_not_believed() -> None:
+    energy, energy_j = CheckedEnergy(max_gap_s=5.0), 0.0
+    for i, true in enumerate(readings(600.0)):
+        energy_j += 23.5 * (1.0 if i < 1_000 else (0.55, 0.8)[i // 600 % 2])
+        energy.add(replace(true, energy_j=energy_j - (20_000 if i >= 1_000 else 0)), MAX_W)
+    assert energy.counter_fault
+    assert energy.energy_j == pytest.approx(600 * 235, rel=0.01)
+
+
+@pytest.mark.parametrize("period_s", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("utilization_ratio", [None, 0.0])
+def test_a_power_of_0_w_beside_a_still_counter_is_believed(period_s: float, utilization_ratio: float | None) -> None:
+    energy = CheckedEnergy(max_gap_s=6.0)
+    for i in range(round(600 / period_s) + 1):
+        time_s = i * period_s
+        used_s, power_w = min(time_s, 100.0) + max(time_s - 200.0, 0.0), 0.0 if 100.0 < time_s <= 200.0 else 235.0
+        raw = Sample(time_ns=ns(time_s), power_w=power_w, energy_j=9.0 + 235 * (used_s // 0.1 * 0.1))
+        energy.add(replace(raw, utilization_ratio=utilization_ratio), MAX_W)
+        if 104.0 < time_s <= 200.0:
+            assert (energy.power_w, energy.power_fault, energy.counter_fault) == (0.0, "", "")
+    assert energy.energy_j == pytest.approx(500 * 235, rel=0.001)
+    assert (energy.unmeasured_s, energy.power_w, energy.counter_fault) == (0.0, 235.0, "")
+
+
+def test_a_counter_that_stays_still_when_a_board_draws_again_is_found_at_once() -> None:
+    asleep = Outage(100.0, 200.0, lambda true: replace(true, power_w=0.0, energy_j=28_500.0))
+    energy = measured(202.0, asleep, Outage(200.0, 1e9, counter_of(28_500.0)))
+    assert "stuck" in energy.counter_fault
+    assert energy.energy_j == pytest.approx(102 * 235, rel=0.002)
+    assert energy.unmeasured_s == 0.0
+
+
 @pytest.mark.parametrize("power_w", [None, 0.0, 3.7e6])
 @pytest.mark.parametrize("period_s", [0.1, 2.0])
 def test_power_before_a_counter_stops_is_what_counts_meanwhile(period_s: float, power_w: float | None) -> None:
     energy = CheckedEnergy(max_gap_s=6.0)
     for true in list(readings(600.0))[:: round(period_s / PERIOD_S)]:
         is_wrong = 99.0 <= true.time_ns / 1e9 < 159.0
-        energy.add(replace(true, energy_j=5_000.0 + 235 * 99, power_w=power_w) if is_wrong else true, MAX_W)
+        wrong = replace(true, energy_j=5_000.0 + 235 * 99, power_w=power_w, utilization_ratio=1.0)
+        energy.add(wrong if is_wrong else true, MAX_W)
     assert energy.energy_j == pytest.approx(600 * 235, rel=0.002)
     assert energy.unmeasured_s == pytest.approx(60.0, abs=2 * period_s)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.errors import GpuLostError
+from controller.errors import GpuError, GpuLostError, GpuNotSupportedError
 from controller.gpu.energy_meter import MAX_SAMPLES, GpuEnergyMeter
 from controller.ports import Hold, LimitState, Sample
 from publishers.messages.codec import decode, encode
@@ -87,13 +87,13 @@ async def test_what_the_counter_showed_before_the_start_does_not_count() -> None
 
 
 async def test_the_counter_is_known_between_samples_and_after_a_reset() -> None:
-    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, 10, 60, 110))
+    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, *range(10, 400, 50)))
     assert bench.meter.counter_at_j(0) is None
     async with bench.running():
         await asyncio.sleep(1.5)
         assert bench.meter.counter_at_j(ns(0.5)) == 1_025
-        await asyncio.sleep(3)
-    assert bench.meter.counter_at_j(ns(3.5)) == 85
+        await asyncio.sleep(8)
+    assert bench.meter.counter_at_j(ns(8.5)) == 335
 
 
 async def test_a_gpu_without_a_counter_has_no_counter_value() -> None:
@@ -106,10 +106,10 @@ async def test_a_gpu_without_a_counter_has_no_counter_value() -> None:
 
 
 async def test_a_counter_that_was_reset_is_bridged_by_the_power() -> None:
-    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, 10, 60, 110))
+    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, *range(10, 400, 50)))
     async with bench.running():
-        await asyncio.sleep(4.5)
-    assert bench.meter.energy_j == 50 + 100 + 100 + 50
+        await asyncio.sleep(9.5)
+    assert bench.meter.energy_j == 50 + 7 * 100 + 50
 
 
 async def test_a_sample_that_is_not_newer_than_the_last_is_ignored() -> None:
@@ -196,6 +196,43 @@ async def test_a_gpu_that_cannot_be_read_is_logged_once_and_once_more_when_it_ca
         await asyncio.sleep(5)
         assert bench.meter.energy_j == pytest.approx(300 * 70), "the counter went on meanwhile"
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+@pytest.mark.parametrize("error_class", [GpuNotSupportedError, None], ids=["not supported", "0 W"])
+async def test_a_gpu_without_meters_is_told_once_and_publishes_no_value(
+    caplog: pytest.LogCaptureFixture, error_class: type[GpuError] | None
+) -> None:
+    gpu = FakeGpu() if error_class is not None else CountedGpu(*[None] * 60, power_w=0.0)
+    bench = MeterBench(gpu=gpu)
+    if error_class is not None:
+        gpu.errors = {"read_sample": error_class("not offered", gpu_uuid=gpu.uuid, operation="read_sample")}
+    async with bench.running():
+        await asyncio.sleep(59)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == bench.meter.absence
+    assert "its energy is not known" in said
+    assert (bench.meter.fault, bench.meter.doubts, bench.meter.current) == ("", (), None)
+    assert bench.published == [GpuEnergy(time_s=MIDNIGHT_S + second) for second in range(0, 60, 5)]
+
+
+async def test_a_power_of_0_w_at_first_is_an_absence_that_passes() -> None:
+    gpu = CountedGpu(None, None, power_w=0.0)
+    gpu.readings += [Sample(time_ns=ns(second), power_w=100.0) for second in range(2, 9)]
+    bench = MeterBench(gpu=gpu)
+    async with bench.running():
+        await asyncio.sleep(8.5)
+    assert (bench.meter.absence, bench.meter.energy_j) == ("", 600.0)
+
+
+async def test_a_gpu_that_was_measured_is_faulty_where_its_driver_offers_that_no_more() -> None:
+    bench = MeterBench()
+    async with bench.running():
+        await asyncio.sleep(5.5)
+        error = GpuNotSupportedError("too old", gpu_uuid=bench.gpu.uuid, operation="read_sample")
+        bench.gpu.errors = {"read_sample": error}
+        await asyncio.sleep(5)
+        assert "cannot be read" in bench.meter.fault
+        assert bench.meter.absence == ""
 
 
 async def test_a_gpu_that_never_answers_publishes_no_value() -> None:

@@ -155,6 +155,11 @@ async def test_a_gpu_of_which_nothing_is_believed_is_not_ready() -> None:
     assert await _ask_ready(doubted) == (503, ["GPU-1: its power reads 3.7e+06 W"])
 
 
+async def test_a_gpu_without_meters_is_noted_and_keeps_nobody_from_being_ready() -> None:
+    absent = replace(WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, absence="GPU-1: its energy is not known")})
+    assert await _ask(absent) == (200, [], ["GPU-1: its energy is not known"])
+
+
 async def test_what_is_not_believed_is_noted() -> None:
     doubted = replace(
         WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, sample=SAMPLE, doubts=("its counter stands still",))}
