@@ -455,6 +455,7 @@ class PublisherWorker:
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         self.commands.close()
         self.policy_client.end("publishing was closed meanwhile")
+        connection.allow(self._status_topic)
         self._step(connection)
         while self._await_broker(connection, deadline_s) and time.monotonic() < deadline_s:
             self._flush(connection)

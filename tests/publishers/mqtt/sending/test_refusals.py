@@ -229,6 +229,35 @@ def test_a_subscription_that_the_broker_refuses_is_asked_for_again_each_minute(
     assert caplog.messages == ["the broker refuses the subscription to a: check its access rules"]
 
 
+def test_of_topic_filters_without_an_answer_each_is_asked_alone_and_left_out(
+    refusals: Refusals, clock_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    (packet,) = refusals.admit_filters(["a", "b"])
+    refusals.on_unanswered(refusals.on_subscribing(packet))
+    assert refusals.pop_ended_filters() == ["a", "b"]
+    assert refusals.filter_faults == {}
+    assert refusals.admit_filters(["a", "b"]) == [["a"], ["b"]]
+    refusals.on_unanswered(refusals.on_subscribing(["a"]))
+    assert refusals.admit_filters(["a", "b"]) == [["b"]]
+    (line,) = caplog.messages
+    assert line == "the broker does not answer the subscription to a: check its log and its access rules"
+    assert refusals.filter_faults == {"a": line}
+    clock_s[0] += MIN_REFUSAL_S
+    assert refusals.pop_ended_filters() == ["a"]
+    assert subscribe(refusals, "a") == [["a"]]
+    assert refusals.filter_faults == {}
+    refusals.on_connection_lost(by_broker=True)
+    assert not refusals.is_suspect_filter("b")
+
+
+def test_no_topic_filter_is_suspect_where_one_has_no_answer(refusals: Refusals) -> None:
+    refusals.on_subscribing(["a", "b"])
+    refusals.on_connection_lost(by_broker=True)
+    assert refusals.is_suspect_filter("b")
+    refusals.on_unanswered(refusals.on_subscribing(["a"]))
+    assert not refusals.is_suspect_filter("b")
+
+
 def test_the_last_message_of_a_topic_may_be_tried_whatever_was_refused(refusals: Refusals) -> None:
     close(refusals, CULPRIT)
     close(refusals, CULPRIT)
