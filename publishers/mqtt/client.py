@@ -212,6 +212,8 @@ class MqttClient:
             self._refusals.on_connection_lost(by_broker=closed)
             if fault is not None:
                 self._report(fault)
+                if fault.is_absence:
+                    self._refusals.on_away()
                 self._asks_limits |= closed or fault.kind is FaultKind.TIMEOUT
             if self._is_leaving:  # a failure to disconnect must not undo that we are leaving
                 return

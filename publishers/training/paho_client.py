@@ -245,6 +245,8 @@ class PahoConnection:
             fault = unanswered if refusal is None else broker.explain_refusal(refusal)
             asks_limits = refusal is None
         self._retry_later(fault.sentence(BROKER_SETTINGS), asks_limits=asks_limits)
+        if fault.is_absence:
+            self._refusals.on_away()
 
     def _take_back_in_flight(self) -> None:
         """Let what was not acknowledged wait again, before everything else; paho would send it again by itself."""

@@ -6,10 +6,11 @@ its topic is sent alone, with QoS 1, to a broker that has answered something els
 refuses nothing. A message that is acknowledged is cleared; one that ends two connections in a row is refused, and
 others of its topic that are as long are dropped for a minute, then twice as long, up to an hour: a broker whose memory
 is full refuses everything, and recovers. Topic filters are treated the same, and one that the broker leaves unanswered
-is left out, too.
+is left out, too. A broker that was away may be another one now, so what it seemed to refuse is tried once more.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -69,6 +70,7 @@ class Refusals:
         self._closes: RecentDict[_Key, int] = RecentDict(_MAX_TOPICS)  # of suspects
         self._refused: RecentDict[_Key, tuple[int, float]] = RecentDict(_MAX_TOPICS)  # from what length, until when
         self._refusal_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)  # how long the last one was
+        self._pardoned_until_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)
         self._sends_filters_alone = False
 
     def set_limits(self, limits: BrokerLimits) -> None:
@@ -201,6 +203,21 @@ class Refusals:
         else:
             for each in messages:
                 self._closes.setdefault(each.key, 0)
+
+    def on_away(self) -> None:
+        """Let what is blamed be tried once more: the broker may be another one now, or have crashed by itself.
+
+        Each once a minute at most: one at which the broker does crash is left out in the end.
+        """
+        now_s = self._clock_s()
+        for key in {**self._closes, **self._refused}:
+            if now_s < self._pardoned_until_s.get(key, -math.inf):
+                continue
+            if self._refused.pop(key, None) is None:
+                if not self._closes[key]:
+                    continue
+                self._closes[key] = 0
+            self._pardoned_until_s[key] = now_s + MIN_REFUSAL_S
 
     def _remember(self, sent: _Sent) -> int:
         self._n_sent += 1

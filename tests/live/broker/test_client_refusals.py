@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -223,6 +224,21 @@ async def test_a_subscription_without_an_answer_is_told_and_costs_itself_alone(
         broker.leaves_unanswered = lambda _: False
         await eventually(lambda: bus.last_error is None)
         assert broker.n_connections == 1
+
+
+async def test_a_restarted_broker_is_asked_at_once_for_what_was_left_out() -> None:
+    broker = ClosingBroker(refuses_filters=lambda filters: "a/#" in filters)
+    async with AsyncExitStack() as stack:
+        async with serving(broker):
+            bus = await stack.enter_async_context(MqttClient(url=broker.url))
+            bus.subscribe("a/#", ignore)
+            await eventually(lambda: bus.connected and bus.last_error)
+            broker.refuses_filters = lambda _: False
+        await eventually(lambda: "nothing listens" in str(bus.last_error))
+        await stack.enter_async_context(serving(broker, port=int(broker.url.rpartition(":")[2])))
+        await eventually(lambda: bus.connected)
+        assert bus.last_error is None
+        assert broker.subscribed == [["a/#"]]
 
 
 async def test_a_refused_subscription_that_is_undone_is_told_no_more() -> None:

@@ -232,6 +232,18 @@ async def test_a_broker_that_does_not_answer_the_probe_gets_messages_all_the_sam
         connection.close()
 
 
+async def test_a_restarted_broker_is_asked_at_once_for_what_was_left_out() -> None:
+    broker = ClosingBroker(refuses_filters=lambda topics: COMMAND in topics)
+    async with serving(broker):
+        connection = await asyncio.to_thread(listen, broker.url, {})
+    broker.refuses_filters = lambda _: False
+    n_failures = connection.failures
+    await asyncio.to_thread(work, connection, lambda: connection.failures >= n_failures + 2)
+    async with serving(broker, port=connection._broker.port):
+        await asyncio.to_thread(work, connection, lambda: [COMMAND] in broker.subscribed)
+        connection.close()
+
+
 async def test_what_is_published_at_once_after_an_absence_all_arrives() -> None:
     metrics = [Outgoing(topic="metric", payload=b"%d" % number, qos=1) for number in range(320)]
     async with serving(ClosingBroker()) as broker:
