@@ -86,6 +86,11 @@ class ConnectionFault(Struct, frozen=True, kw_only=True):
     problem: str
     remedy: str = ""
 
+    @property
+    def is_absence(self) -> bool:
+        """Return whether no broker answered, so that the next one may be another."""
+        return self.kind in {FaultKind.REFUSED, FaultKind.TIMEOUT}
+
     def sentence(self, names: SettingNames) -> str:
         """Return problem and remedy, with the names that the settings have in this program."""
         return f"{self.problem}: {names.fill_in(self.remedy)}" if self.remedy else self.problem

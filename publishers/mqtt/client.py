@@ -212,6 +212,8 @@ class MqttClient:
             self._refusals.on_connection_lost(by_broker=closed)
             if fault is not None:
                 self._report(fault)
+                if fault.is_absence:
+                    self._refusals.on_away()
                 self._asks_limits |= closed or fault.kind is FaultKind.TIMEOUT
             if self._is_leaving:  # a failure to disconnect must not undo that we are leaving
                 return
@@ -238,13 +240,13 @@ class MqttClient:
                     )
                 async with asyncio.TaskGroup() as tasks:
                     watches = [tasks.create_task(each, name="mqtt: watch") for each in (self._watch(), receive(client))]
-                    await self._announce(client)
+                    await self._announce(client, tasks)
                     if self._is_leaving:  # a cancellation may get lost that comes together with an acknowledgement
                         for watch in watches:
                             watch.cancel()
                         return
                     tasks.create_task(self._send(client, tasks), name="mqtt: send")
-                    tasks.create_task(self._keep_subscribed(client), name="mqtt: subscribe")
+                    tasks.create_task(self._keep_subscribed(client, tasks), name="mqtt: subscribe")
         finally:
             self.connected = False
             self._n_unanswered = 0
@@ -302,7 +304,7 @@ class MqttClient:
         finally:
             self._not_connecting.set()
 
-    async def _announce(self, client: aiomqtt.Client) -> None:
+    async def _announce(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup) -> None:
         """Publish the birth messages, queue the retained ones again and subscribe."""
         if self._refusals.awaits_answer:
             await self._answered(client.unsubscribe(self._identifier, timeout=math.inf))
@@ -315,11 +317,11 @@ class MqttClient:
         self._logged_faults.clear()
         filters = self._dispatcher.filters()
         self._refusals.forget_filters(each for each in self._dispatcher.take_changes() if each not in filters)
-        await self._subscribe(client, filters)
+        await self._subscribe(client, tasks, filters)
         self.connected = True
         _LOGGER.info("connected to the broker at %s", self._address.url)
 
-    async def _keep_subscribed(self, client: aiomqtt.Client) -> None:
+    async def _keep_subscribed(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._subscriptions_changed.wait()
             self._subscriptions_changed.clear()
@@ -328,15 +330,38 @@ class MqttClient:
             for packet in self._refusals.admit_filters(gone):
                 await self._answered(client.unsubscribe(packet, timeout=math.inf))
             self._refusals.forget_filters(gone)
-            await self._subscribe(client, {each: filters[each] for each in changed if each in filters})
+            await self._subscribe(client, tasks, {each: filters[each] for each in changed if each in filters})
 
-    async def _subscribe(self, client: aiomqtt.Client, filters: Mapping[str, int]) -> None:
+    async def _subscribe(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup, filters: Mapping[str, int]) -> None:
         """Subscribe to topic filters, each with the QoS to ask for."""
         for packet in self._refusals.admit_filters(filters):
             sent = self._refusals.on_subscribing(packet)
             pairs = [(topic_filter, filters[topic_filter]) for topic_filter in packet]
-            codes = await self._answered(client.subscribe(pairs, timeout=math.inf))
-            self._refusals.on_subscribed(sent, (code if isinstance(code, int) else code.value for code in codes))
+            codes = await self._answered(self._ask(client, tasks, pairs))
+            if codes is None:
+                self._refusals.on_unanswered(sent)
+            else:
+                self._refusals.on_subscribed(sent, codes)
+
+    async def _ask(
+        self, client: aiomqtt.Client, tasks: asyncio.TaskGroup, filters: list[tuple[str, int]]
+    ) -> list[int] | None:
+        """Subscribe; return the broker's codes, None where it answers what was asked later: it answers in order."""
+
+        async def ask_later() -> None:
+            await asyncio.sleep(OPERATION_TIMEOUT_S / 2)  # before silence ends the connection
+            await client.unsubscribe(self._identifier, timeout=math.inf)
+            answer.reschedule(asyncio.get_running_loop().time())
+
+        later = tasks.create_task(ask_later(), name="mqtt: ask later")
+        try:
+            async with asyncio.timeout(None) as answer:
+                codes = await client.subscribe(filters, timeout=math.inf)
+        except TimeoutError:
+            return None
+        finally:
+            later.cancel()
+        return [code if isinstance(code, int) else code.value for code in codes]
 
     async def _send(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup) -> None:
         in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)

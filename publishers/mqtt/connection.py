@@ -61,7 +61,7 @@ class Connection(Protocol):
         ...
 
     def allow(self, topic: str) -> None:
-        """Let the next message at a topic be tried, whatever was refused before."""
+        """Try the next message at a topic, whatever was refused; from now on, messages go before subscriptions."""
         ...
 
     def subscribe(self, topic: str, handler: Callable[[bytes], None]) -> None:

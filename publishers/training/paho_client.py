@@ -5,6 +5,7 @@ it), sleeps uninterruptibly, and cannot be joined with a timeout. So `work` runs
 """
 
 import encodings.idna  # noqa: F401 — resolving a name needs it; our thread imports nothing, see `_connect_by_paho`
+import math
 import os
 import select
 import socket
@@ -30,6 +31,8 @@ KEEPALIVE_S: Final = 60
 """Long, because a training step may hold the interpreter's lock for a while; the heartbeat is quicker anyway."""
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
+_ANSWER_TIMEOUT_S: Final = 10.0
+"""How long messages and subscriptions wait for the answer to another subscription."""
 _MAX_QUEUED: Final = 512
 """More than the worker hands over at once after an absence of the broker: 256 events and 64 messages of iterations."""
 _MAX_IN_FLIGHT: Final = 20
@@ -88,11 +91,11 @@ class PahoConnection:
         """Topics whose subscription has no answer yet, by message id."""
         self._refusal: ReasonCode | None = None
         self._refusals = Refusals(time.monotonic)
-        self._is_open = self._asks_limits = self._was_silent = False
+        self._is_open = self._asks_limits = self._was_silent = self._is_ending = False
         self._waiting: deque[tuple[PahoReceipt, Outgoing]] = deque()  # at QoS 1
         self._in_flight: dict[int, tuple[int, PahoReceipt, Outgoing]] = {}  # the same, by message id
         self._will, self._client_id = will, f"gc{os.urandom(10).hex()}"
-        self._retry_at_s = 0.0
+        self._answer_due_s, self._retry_at_s = math.inf, 0.0
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         # 23 characters: what every broker must accept. Random: of two clients with one id the broker ends one.
         self._client = client = Client(CallbackAPIVersion.VERSION2, client_id=self._client_id, protocol=MQTTv311)
@@ -131,6 +134,8 @@ class PahoConnection:
         if self._client.socket() is None and self._is_open:  # perhaps since the last `publish`
             self._retry_later("the connection was lost", asks_limits=True)
         if self.is_connected():
+            if time.monotonic() >= self._answer_due_s:
+                self._await_no_longer()
             self._subscribe_to(self._refusals.pop_ended_filters())
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
@@ -146,14 +151,15 @@ class PahoConnection:
         return receipt
 
     def allow(self, topic: str) -> None:
-        """Let the next message at a topic be tried, whatever was refused before."""
+        """Try the next message at a topic, whatever was refused; from now on, messages go before subscriptions."""
         self._refusals.allow(topic)
+        self._is_ending = True
 
     def _send_waiting(self) -> None:
         """Send what waits, as far as messages may be under way; what is suspect goes alone."""
-        subscribing = (topic for sent in self._subscribing.values() for topic in sent.values())
-        is_held = self._unsubscribed or any(map(self._refusals.is_suspect_filter, subscribing))
-        if is_held or self._refusals.awaits_answer or not self.is_connected():
+        packets = (*self._unsubscribed, *(sent.values() for sent in self._subscribing.values()))
+        is_held = any(self._refusals.is_suspect_filter(topic) for packet in packets for topic in packet)
+        if (is_held and not self._is_ending) or self._refusals.awaits_answer or not self.is_connected():
             return
         while self._waiting and len(self._in_flight) < _MAX_IN_FLIGHT:
             topics = (self._waiting[0][1].topic, *(message.topic for _, _, message in self._in_flight.values()))
@@ -191,10 +197,23 @@ class PahoConnection:
         self._subscribe_to_next()
 
     def _subscribe_to_next(self) -> None:
+        if self._is_ending and (self._waiting or self._in_flight):
+            return
         if self._unsubscribed and not self._subscribing and not self._refusals.awaits_answer:
             packet = self._unsubscribed.popleft()
             message_id = self._client.subscribe([(topic, 1) for topic in packet])[1]
             self._subscribing[message_id] = self._refusals.on_subscribing(packet)
+            self._answer_due_s = time.monotonic() + _ANSWER_TIMEOUT_S
+
+    def _await_no_longer(self) -> None:
+        """Go on without the answer that is due: a broker may owe it for ever."""
+        self._answer_due_s = math.inf
+        self._refusals.on_answered()  # the connection stands
+        for sent in self._subscribing.values():
+            self._refusals.on_unanswered(sent)
+        self._subscribing.clear()
+        self._subscribe_to_next()
+        self._send_waiting()
 
     def retry_now(self) -> None:
         """Let the next `work` try to connect at once if the broker is away, and then retry with short delays."""
@@ -217,13 +236,17 @@ class PahoConnection:
             while self._client.socket() is not None and not self.is_connected() and time.monotonic() < deadline_s:
                 self._turn(deadline_s - time.monotonic())
         except (OSError, ValueError) as error:  # refused, no such host, no route, TLS
-            self._retry_later(self._broker.explain(error).sentence(BROKER_SETTINGS))
-            return
-        if not self.is_connected():
+            fault, asks_limits = self._broker.explain(error), False
+        else:
+            if self.is_connected():
+                return
             refusal, broker = self._refusal, self._broker
             unanswered = broker.explain_silence() if self._client.socket() is not None else broker.explain_close()
             fault = unanswered if refusal is None else broker.explain_refusal(refusal)
-            self._retry_later(fault.sentence(BROKER_SETTINGS), asks_limits=refusal is None)
+            asks_limits = refusal is None
+        self._retry_later(fault.sentence(BROKER_SETTINGS), asks_limits=asks_limits)
+        if fault.is_absence:
+            self._refusals.on_away()
 
     def _take_back_in_flight(self) -> None:
         """Let what was not acknowledged wait again, before everything else; paho would send it again by itself."""
@@ -273,8 +296,10 @@ class PahoConnection:
         self._retry_delay_s = FIRST_RETRY_DELAY_S
         self._unsubscribed.clear()
         self._subscribing.clear()
+        self._answer_due_s = math.inf
         if self._refusals.awaits_answer:
             self._client.unsubscribe(self._client_id)
+            self._answer_due_s = time.monotonic() + _ANSWER_TIMEOUT_S
         self._subscribe_to(self._topics)
         self._send_waiting()
 
@@ -290,6 +315,7 @@ class PahoConnection:
         if sent is not None:
             self._refusals.on_acknowledged(sent[0])
             self._send_waiting()
+            self._subscribe_to_next()
 
     def _on_disconnect(
         self, _client: Client, _userdata: object, _flags: object, reason: ReasonCode, _properties: object

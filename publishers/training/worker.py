@@ -431,13 +431,13 @@ class PublisherWorker:
         is_looking = self._looked_ns is not None and self._looked_ns != before_ns
         return is_looking or self._recorder.has_told_of_pause(self._iterations.n_ended)
 
-    def _flush(self, connection: Connection) -> bool:
-        """Publish what waits, as far as the network takes it; return whether there was anything."""
+    def _flush(self, connection: Connection) -> None:
+        """Publish what waits, as far as the network takes it."""
         while self._events and connection.is_connected():
             leaf, event = self._events.popleft()
             topic = self._topics.run(self._settings.key, leaf)
             self._publish(connection, topic, msgspec.structs.replace(event, run=self._settings.run))
-        return self._iterations.flush(connection)
+        self._iterations.flush(connection)
 
     def _publish(self, connection: Connection, topic: str, message: Message, *, retain: bool = False) -> Receipt | None:
         """Publish a message at QoS 1; None where it cannot be encoded, which costs this message and nothing else."""
@@ -455,16 +455,16 @@ class PublisherWorker:
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         self.commands.close()
         self.policy_client.end("publishing was closed meanwhile")
+        connection.allow(self._status_topic)
         self._step(connection)
-        self._await_broker(connection, deadline_s)
-        while connection.is_connected() and time.monotonic() < deadline_s:
-            progressed = self._flush(connection)
+        while self._await_broker(connection, deadline_s) and time.monotonic() < deadline_s:
+            self._flush(connection)
             self._iterations.collect_receipts()
             is_waiting = self._iterations.has_unacknowledged or self._recorder.is_awaiting
-            if not progressed and not is_waiting:
+            if not is_waiting and not self._iterations.has_waiting():
                 break
             connection.work(_POLL_S if is_waiting else 0.0)
-        if connection.is_connected():
+        if self._await_broker(connection, deadline_s):
             last = self._current_status("lost" if self._is_broken_off else "finished")
             connection.allow(self._status_topic)
             receipt = self._publish(connection, self._status_topic, last, retain=True)
@@ -476,13 +476,14 @@ class PublisherWorker:
         connection.close()
         self.report.write_emissions()
 
-    def _await_broker(self, connection: Connection, deadline_s: float) -> None:
-        """Wait until a broker that was there before is back."""
+    def _await_broker(self, connection: Connection, deadline_s: float) -> bool:
+        """Wait until a broker that was there before is back; return whether it is there."""
         while not connection.is_connected() and connection.connections and time.monotonic() < deadline_s:
             self._woken.clear()
             self._woken.wait(_RETRY_S)
             connection.retry_now()
             connection.work()
+        return connection.is_connected()
 
     def _log_transition(self, connection: Connection) -> None:
         """Log that the broker came or went, once each."""

@@ -5,10 +5,12 @@ one: the broker closes the connection. Then each message that was sent and not a
 its topic is sent alone, with QoS 1, to a broker that has answered something else on this connection: one that crashes
 refuses nothing. A message that is acknowledged is cleared; one that ends two connections in a row is refused, and
 others of its topic that are as long are dropped for a minute, then twice as long, up to an hour: a broker whose memory
-is full refuses everything, and recovers. Topic filters are treated the same.
+is full refuses everything, and recovers. Topic filters are treated the same, and one that the broker leaves unanswered
+is left out, too. A broker that was away may be another one now, so what it seemed to refuse is tried once more.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -68,7 +70,8 @@ class Refusals:
         self._closes: RecentDict[_Key, int] = RecentDict(_MAX_TOPICS)  # of suspects
         self._refused: RecentDict[_Key, tuple[int, float]] = RecentDict(_MAX_TOPICS)  # from what length, until when
         self._refusal_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)  # how long the last one was
-        self._has_closed_on_several_filters = False
+        self._pardoned_until_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)
+        self._sends_filters_alone = False
 
     def set_limits(self, limits: BrokerLimits) -> None:
         """Use the limits that the broker states, and log those that cost something."""
@@ -92,10 +95,11 @@ class Refusals:
     def admit_filters(self, topic_filters: Iterable[str]) -> list[list[str]]:
         """Return topic filters in the packets in which they may be sent; what the broker does not take is left out.
 
-        They go in one packet unless that is too long, or a broker has closed the connection on such a packet.
+        They go in one packet unless that is too long, or the broker closed the connection on such a packet, or did not
+        answer one.
         """
         admitted = [each for each in topic_filters if self._admits_filter(each)]
-        if self._has_closed_on_several_filters or any(map(self.is_suspect_filter, admitted)):
+        if self._sends_filters_alone or any(map(self.is_suspect_filter, admitted)):
             return [[each] for each in admitted]
         return self.limits.subscribe_packets(admitted)
 
@@ -148,6 +152,24 @@ class Refusals:
             else:
                 self.filter_faults.pop(topic_filter, None)
 
+    def on_unanswered(self, sent: Mapping[int, str]) -> None:
+        """Leave out a topic filter that the broker does not answer, for a minute; of several, let each be asked alone.
+
+        As the connection stands, no topic filter is suspect any more: nothing is to wait for an answer again.
+        """
+        for number in sent:
+            self._unproven.pop(number, None)
+        for key in [key for key in self._closes if key.is_filter]:
+            del self._closes[key]
+        is_alone = len(sent) == 1
+        self._sends_filters_alone |= not is_alone
+        for topic_filter in sent.values():
+            until_s = self._clock_s() + MIN_REFUSAL_S * is_alone
+            self._refused[_Key(topic_filter, is_filter=True)] = 0, until_s
+            if is_alone:
+                why = f"the broker does not answer the subscription to {topic_filter}"
+                self._leave_out(topic_filter, f"{why}: check its log and its access rules")
+
     def on_acknowledged(self, number: int) -> None:
         """Clear a message, and what was sent before it at QoS 0: brokers take messages in their order."""
         self._has_answered = True
@@ -173,7 +195,7 @@ class Refusals:
         self._has_answered = False
         if not by_broker or not messages:
             return
-        self._has_closed_on_several_filters |= sum(each.key.is_filter for each in messages) > 1
+        self._sends_filters_alone |= sum(each.key.is_filter for each in messages) > 1
         first = messages[0]
         is_alone = len(messages) == 1 or (first.key in self._closes and not first.key.is_filter)
         if has_answered and first.qos and is_alone:
@@ -181,6 +203,21 @@ class Refusals:
         else:
             for each in messages:
                 self._closes.setdefault(each.key, 0)
+
+    def on_away(self) -> None:
+        """Let what is blamed be tried once more: the broker may be another one now, or have crashed by itself.
+
+        Each once a minute at most: one at which the broker does crash is left out in the end.
+        """
+        now_s = self._clock_s()
+        for key in {**self._closes, **self._refused}:
+            if now_s < self._pardoned_until_s.get(key, -math.inf):
+                continue
+            if self._refused.pop(key, None) is None:
+                if not self._closes[key]:
+                    continue
+                self._closes[key] = 0
+            self._pardoned_until_s[key] = now_s + MIN_REFUSAL_S
 
     def _remember(self, sent: _Sent) -> int:
         self._n_sent += 1

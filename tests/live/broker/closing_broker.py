@@ -23,6 +23,8 @@ class ClosingBroker:
         stated: the properties of its CONNACK in MQTT 5; None: it speaks 3.1.1 alone.
         refuses_filters: whether it closes the connection at a subscription to these topic filters.
         denied: the topic filters to which it answers with a refusal.
+        leaves_unanswered: whether it takes a subscription to these topic filters, and does not answer.
+        answers_unsubscribe: whether it answers an UNSUBSCRIBE.
         is_silent: whether it says nothing after it has accepted a connection.
         n_crashes: how many connections more it closes at the first packet after CONNECT.
         refuses_retained_will: whether it closes the connection instead of answering a CONNECT with one.
@@ -36,6 +38,8 @@ class ClosingBroker:
     stated: bytes | None = None
     refuses_filters: Callable[[list[str]], bool] = lambda _: False
     denied: frozenset[str] = frozenset()
+    leaves_unanswered: Callable[[list[str]], bool] = lambda _: False
+    answers_unsubscribe: bool = True
     is_silent: bool = False
     n_crashes: int = 0
     refuses_retained_will: bool = False
@@ -74,7 +78,7 @@ class ClosingBroker:
         elif kind == _SUBSCRIBE:
             answer = self._subscribe(body)
         elif kind == _UNSUBSCRIBE:
-            answer = b"\xb0\x02" + body[:2]
+            answer = b"\xb0\x02" + body[:2] if self.answers_unsubscribe else b""
         elif kind == _PINGREQ:
             answer = b"\xd0\x00"
         return answer
@@ -98,6 +102,8 @@ class ClosingBroker:
         if self.refuses_filters(topic_filters):
             return None
         self.subscribed.append(topic_filters)
+        if self.leaves_unanswered(topic_filters):
+            return b""
         codes = bytes(_DENIED if each in self.denied else 0 for each in topic_filters)
         return bytes([0x90, 2 + len(codes)]) + body[:2] + codes
 
@@ -122,9 +128,9 @@ async def _read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 @asynccontextmanager
-async def serving(broker: ClosingBroker) -> AsyncIterator[ClosingBroker]:
-    """Run it on a free port."""
-    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+async def serving(broker: ClosingBroker, port: int = 0) -> AsyncIterator[ClosingBroker]:
+    """Run it on a port; 0: on a free one."""
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", port)
     broker.url = f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield broker

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -201,6 +202,43 @@ async def test_a_refused_subscription_is_told_until_the_broker_takes_it(
         await eventually(lambda: bus.last_error is None)
         assert broker.n_connections == 1
     assert [line for line in caplog.messages if "refuses" in line] == [refusal.format("a/#"), refusal.format("b/#")]
+
+
+async def test_a_subscription_without_an_answer_is_told_and_costs_itself_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("publishers.mqtt.client._WATCH_PERIOD_S", 0.01)
+    monkeypatch.setattr("publishers.mqtt.client.OPERATION_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("publishers.mqtt.sending.refusals.MIN_REFUSAL_S", 0.1)
+    broker = ClosingBroker(leaves_unanswered=lambda filters: "a/#" in filters)
+    async with serving(broker), MqttClient(url=broker.url) as bus:
+        for topic_filter in ("a/#", "b/#"):
+            bus.subscribe(topic_filter, ignore)
+        bus.publish("limit", b"250", qos=1)
+        assert await bus.flush(10.0)
+        await eventually(lambda: ["b/#"] in broker.subscribed and bus.last_error)
+        assert bus.last_error == (
+            "the broker does not answer the subscription to a/#: check its log and its access rules"
+        )
+        assert bus.connected
+        broker.leaves_unanswered = lambda _: False
+        await eventually(lambda: bus.last_error is None)
+        assert broker.n_connections == 1
+
+
+async def test_a_restarted_broker_is_asked_at_once_for_what_was_left_out() -> None:
+    broker = ClosingBroker(refuses_filters=lambda filters: "a/#" in filters)
+    async with AsyncExitStack() as stack:
+        async with serving(broker):
+            bus = await stack.enter_async_context(MqttClient(url=broker.url))
+            bus.subscribe("a/#", ignore)
+            await eventually(lambda: bus.connected and bus.last_error)
+            broker.refuses_filters = lambda _: False
+        await eventually(lambda: "nothing listens" in str(bus.last_error))
+        await stack.enter_async_context(serving(broker, port=int(broker.url.rpartition(":")[2])))
+        await eventually(lambda: bus.connected)
+        assert bus.last_error is None
+        assert broker.subscribed == [["a/#"]]
 
 
 async def test_a_refused_subscription_that_is_undone_is_told_no_more() -> None:

@@ -146,6 +146,104 @@ async def test_a_subscription_that_is_refused_costs_itself_alone(
     assert sorted(caplog.messages) == sorted([denied, left_out])
 
 
+async def test_a_subscription_without_an_answer_holds_no_message_and_no_other_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = [Outgoing(topic="metric", payload=b"%d" % number, qos=1) for number in range(3)]
+    async with serving(ClosingBroker(leaves_unanswered=lambda topics: "notice" in topics)) as broker:
+        connection = PahoConnection(BrokerAddress(url=broker.url), WILL)
+        connection.subscribe("notice", lambda _: None)
+        await asyncio.to_thread(work, connection, connection.is_connected)
+        connection.subscribe("energy", lambda _: None)
+        await asyncio.to_thread(send, connection, *metrics)
+        assert broker.taken == metrics
+        assert broker.subscribed == [["notice"]]
+        assert not connection.is_subscribed()
+        monkeypatch.setattr(connection, "_answer_due_s", 0.0)
+        await asyncio.to_thread(work, connection, connection.is_subscribed)
+        assert broker.subscribed == [["notice"], ["energy"]]
+        connection.close()
+    assert caplog.messages == [
+        "the broker does not answer the subscription to notice: check its log and its access rules"
+    ]
+
+
+@pytest.mark.parametrize("ends", ["deadline", "last message"])
+async def test_a_suspect_subscription_without_an_answer_holds_messages_back_for_a_while(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = Outgoing(topic="status", payload=b"finished", qos=1)
+    async with serving(ClosingBroker(leaves_unanswered=lambda topics: "notice" in topics)) as broker:
+        connection = PahoConnection(BrokerAddress(url=broker.url), WILL)
+        connection.subscribe("notice", lambda _: None)
+        await asyncio.to_thread(work, connection, lambda: broker.subscribed)
+        await broker.end()
+        await asyncio.to_thread(work, connection, lambda: len(broker.subscribed) == 2)
+        assert connection._refusals.is_suspect_filter("notice")
+        receipts = [connection.publish("status", b"finished", qos=1)]
+        connection.work()
+        assert connection._in_flight == {}
+        if ends == "deadline":
+            monkeypatch.setattr(connection, "_answer_due_s", 0.0)
+        else:
+            connection.allow("status")
+            receipts.append(connection.publish("status", b"finished", qos=1))
+        await asyncio.to_thread(work, connection, partial(all_done, receipts))
+        assert broker.taken == [status] * len(receipts)
+        connection.close()
+
+
+async def test_the_last_message_goes_before_a_subscription_that_ends_connections() -> None:
+    status = Outgoing(topic="status", payload=b"finished", qos=1)
+    async with serving(ClosingBroker(refuses_filters=lambda _: True)) as broker:
+        connection = PahoConnection(BrokerAddress(url=broker.url), WILL)
+        connection.subscribe("notice", lambda _: None)
+        connection.allow("status")
+        await asyncio.to_thread(work, connection, lambda: broker.n_connections)
+        await asyncio.to_thread(send, connection, status)
+        assert broker.taken == [status]
+        assert broker.n_connections <= 2
+        connection.close()
+
+
+async def test_a_run_ends_whatever_its_iterations_and_subscriptions_meet() -> None:
+    broker = ClosingBroker(
+        refuses=lambda message: message.topic.endswith("/iterations"),
+        leaves_unanswered=lambda _: True,
+    )
+    async with serving(broker):
+        publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url)
+        await asyncio.to_thread(list, publisher.iterations(range(3)))
+        await asyncio.to_thread(publisher.close)
+    statuses = [decode(each.payload, RankStatus).state for each in broker.taken if each.topic.endswith("/status")]
+    assert statuses[-1] == "finished"
+    assert statuses.count("finished") == 1
+
+
+async def test_a_broker_that_does_not_answer_the_probe_gets_messages_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("publishers.training.paho_client._ANSWER_TIMEOUT_S", 0.01)
+    async with serving(ClosingBroker(n_crashes=1, answers_unsubscribe=False)) as broker:
+        metric = Outgoing(topic="metric", payload=b"1", qos=1)
+        connection = await asyncio.to_thread(use, broker.url, [metric])
+        assert broker.taken == [metric]
+        assert broker.n_connections == 2
+        connection.close()
+
+
+async def test_a_restarted_broker_is_asked_at_once_for_what_was_left_out() -> None:
+    broker = ClosingBroker(refuses_filters=lambda topics: COMMAND in topics)
+    async with serving(broker):
+        connection = await asyncio.to_thread(listen, broker.url, {})
+    broker.refuses_filters = lambda _: False
+    n_failures = connection.failures
+    await asyncio.to_thread(work, connection, lambda: connection.failures >= n_failures + 2)
+    async with serving(broker, port=connection._broker.port):
+        await asyncio.to_thread(work, connection, lambda: [COMMAND] in broker.subscribed)
+        connection.close()
+
+
 async def test_what_is_published_at_once_after_an_absence_all_arrives() -> None:
     metrics = [Outgoing(topic="metric", payload=b"%d" % number, qos=1) for number in range(320)]
     async with serving(ClosingBroker()) as broker:

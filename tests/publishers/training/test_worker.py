@@ -4,6 +4,7 @@ import itertools
 import logging
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.publishers.training.conftest import CLOSE_TIMEOUT_S
 from tests.publishers.training.fake_connection import (
     TIMEOUT_S,
     FakeConnection,
+    FakeReceipt,
     publisher_on,
     ticking,
     unused_broker,
@@ -142,6 +144,39 @@ def test_a_broker_that_returns_at_the_end_gets_the_last_status() -> None:
     connection.up = True
     closing.join(TIMEOUT_S)
     assert connection.statuses()[-1].state == "finished"
+
+
+@dataclass
+class Interrupted(FakeConnection):
+    """A connection that is lost with some messages of iterations, by their numbers, and opens when it is tried."""
+
+    lost: frozenset[int] = frozenset()
+    n_published: int = 0
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> FakeReceipt:
+        if topic.endswith("/iterations"):
+            self.n_published += 1
+            if self.n_published in self.lost:
+                self.up = self._is_in = False
+                return FakeReceipt(lost=True)
+        return super().publish(topic, payload, qos=qos, retain=retain)
+
+    def retry_now(self) -> None:
+        super().retry_now()
+        self.up = True
+
+
+@pytest.mark.parametrize("lost", [{1}, {1, 2}, {70}], ids=str)
+def test_a_loss_while_the_rest_is_published_costs_nothing(lost: set[int]) -> None:
+    connection, n_messages = Interrupted(lost=frozenset(lost)), 80  # more than one flush publishes
+    publisher = publisher_on(connection, flush_s=TIMEOUT_S)
+    wait_until(connection.statuses)
+    for _ in range(n_messages):
+        list(PublishedSized(range(3), publisher))
+    publisher.close()
+    assert [status.state for status in connection.statuses()] == ["running", "finished"]
+    assert connection.n_iterations() == 3 * n_messages
+    assert connection.n_published == n_messages + len(lost)
 
 
 def test_the_last_status_is_tried_whatever_was_refused_before() -> None:

@@ -229,6 +229,95 @@ def test_a_subscription_that_the_broker_refuses_is_asked_for_again_each_minute(
     assert caplog.messages == ["the broker refuses the subscription to a: check its access rules"]
 
 
+def die(refusals: Refusals, *topic_filters: str) -> list[list[str]]:
+    """Subscribe at a broker that answers before, dies at `bad`, and is away then; return the packets."""
+    refusals.on_answered()
+    packets = subscribe(refusals, *topic_filters, code=None)
+    refusals.on_away()
+    return packets
+
+
+def test_a_broker_that_dies_by_itself_at_three_subscriptions_leaves_nothing_out(
+    refusals: Refusals, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [die(refusals, "bad", "b") for _ in range(3)] == [[["bad", "b"]], [["bad"]], [["bad"]]]
+    assert subscribe(refusals, "bad", "b") == [["bad"], ["b"]]
+    assert refusals.filter_faults == {}
+    assert caplog.messages == []
+
+
+def test_a_topic_filter_that_a_broker_dies_of_is_left_out_in_the_end(refusals: Refusals, clock_s: list[float]) -> None:
+    n_tries = 0
+    for _ in range(100):
+        n_tries += ["bad"] in die(refusals, "bad", "b")
+        clock_s[0] += 0.5
+    assert n_tries == 3, "and with the others before"
+    assert list(refusals.filter_faults) == ["bad"]
+
+
+@pytest.mark.parametrize("code", [None, 128])
+def test_a_restarted_broker_is_asked_for_what_was_left_out(
+    code: int | None, refusals: Refusals, clock_s: list[float]
+) -> None:
+    for _ in range(3):
+        refusals.on_answered()
+        subscribe(refusals, "bad", code=code)
+    assert refusals.admit_filters(["bad"]) == []
+    refusals.on_connection_lost(by_broker=True)
+    refusals.on_away()
+    refusals.on_answered()
+    subscribe(refusals, "bad", code=code)
+    for _ in range(5):
+        clock_s[0] += 10.0
+        refusals.on_away()
+        assert refusals.admit_filters(["bad"]) == [], "once a minute"
+    clock_s[0] += 10.0
+    refusals.on_away()
+    assert subscribe(refusals, "bad", "b") in ([["bad"], ["b"]], [["bad", "b"]])
+    assert refusals.filter_faults == {}
+
+
+def test_a_restarted_broker_gets_the_messages_that_were_dropped_alone(refusals: Refusals) -> None:
+    close(refusals, CULPRIT)
+    close(refusals, CULPRIT)
+    assert refusals.admit(CULPRIT) is None
+    refusals.on_away()
+    assert refusals.admit(CULPRIT) == CULPRIT
+    assert refusals.is_suspect("big")
+    close(refusals, CULPRIT)
+    refusals.on_away()
+    assert refusals.admit(CULPRIT) is None, "once a minute"
+
+
+def test_of_topic_filters_without_an_answer_each_is_asked_alone_and_left_out(
+    refusals: Refusals, clock_s: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    (packet,) = refusals.admit_filters(["a", "b"])
+    refusals.on_unanswered(refusals.on_subscribing(packet))
+    assert refusals.pop_ended_filters() == ["a", "b"]
+    assert refusals.filter_faults == {}
+    assert refusals.admit_filters(["a", "b"]) == [["a"], ["b"]]
+    refusals.on_unanswered(refusals.on_subscribing(["a"]))
+    assert refusals.admit_filters(["a", "b"]) == [["b"]]
+    (line,) = caplog.messages
+    assert line == "the broker does not answer the subscription to a: check its log and its access rules"
+    assert refusals.filter_faults == {"a": line}
+    clock_s[0] += MIN_REFUSAL_S
+    assert refusals.pop_ended_filters() == ["a"]
+    assert subscribe(refusals, "a") == [["a"]]
+    assert refusals.filter_faults == {}
+    refusals.on_connection_lost(by_broker=True)
+    assert not refusals.is_suspect_filter("b")
+
+
+def test_no_topic_filter_is_suspect_where_one_has_no_answer(refusals: Refusals) -> None:
+    refusals.on_subscribing(["a", "b"])
+    refusals.on_connection_lost(by_broker=True)
+    assert refusals.is_suspect_filter("b")
+    refusals.on_unanswered(refusals.on_subscribing(["a"]))
+    assert not refusals.is_suspect_filter("b")
+
+
 def test_the_last_message_of_a_topic_may_be_tried_whatever_was_refused(refusals: Refusals) -> None:
     close(refusals, CULPRIT)
     close(refusals, CULPRIT)
