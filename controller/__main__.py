@@ -27,7 +27,7 @@ def _main() -> int:
             f"gridchase: {package} is not installed: pip install 'gridchase[controller]'", file=sys.stderr
         )
         return 2
-    if is_stop_requested() and not options.defers_stops:  # before it could do anything
+    if is_stop_requested() and not options.defers_stops:  # nothing was begun
         return 0
     return run(options)
 

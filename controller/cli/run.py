@@ -21,7 +21,11 @@ _LOGGER = logging.getLogger(__name__)
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
-    verb.set_defaults(outlives_terminal=True, do=lambda options: controller(load_config(options.config, options.set)))
+    verb.set_defaults(
+        outlives_terminal=True,
+        defers_stops=True,  # what a killed controller has left is given back first
+        do=lambda options: controller(load_config(options.config, options.set)),
+    )
 
 
 def controller(config: Config) -> int:

@@ -50,7 +50,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         policy_config = None if options.no_policy else load_policy_config(options.policy_config)
         return up(config, policy_config, policy_file=options.policy_config)
 
-    verb.set_defaults(outlives_terminal=True, do=do)
+    verb.set_defaults(outlives_terminal=True, defers_stops=True, do=do)
 
 
 def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path | None = None) -> int:

@@ -1,7 +1,8 @@
 """The verbs of `gridchase`: the module of each is imported only when its verb is used, because all take seconds.
 
 The module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: a function from the options to
-the exit code. It also sets `outlives_terminal` where the verb has to end in order whatever becomes of its terminal.
+the exit code. It also sets `outlives_terminal` where the verb has to end in order whatever becomes of its terminal, and
+`defers_stops` where it has something to do even if a stop signal comes while it is imported.
 """
 
 import argparse

@@ -222,11 +222,12 @@ def test_the_broker_of_up_ends_with_it_also_after_sigkill(node: LiveNode) -> Non
     assert (result.returncode, node.limit_w) == (0, PRIOR_W)
 
 
-def test_a_signal_in_the_first_moment_of_restore_leaves_no_limit(node: LiveNode) -> None:
+@pytest.mark.parametrize("verb", ["restore", "controller", "up"])
+def test_a_signal_in_the_first_moment_leaves_no_limit_of_a_killed_one(node: LiveNode, verb: str) -> None:
     entry = JournalEntry(prior_power_limit_w=PRIOR_W, written_power_limits_w=(180.0,), written_at_s=0.0)
     asyncio.run(Journal.read(node.state_dir).record(node.machine.gpu().uuid, entry))
     node.machine.gpu().set_requested_power_limit_w(180.0)
-    restore = node.verb("restore")
-    wait_for(node, lambda: handles_stops(restore))
-    assert ended(restore, signal.SIGHUP) == 0
+    started = node.verb(verb)
+    wait_for(node, lambda: handles_stops(started))
+    assert ended(started, signal.SIGHUP) == 0
     assert node.limit_w == PRIOR_W
