@@ -110,7 +110,7 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
             intake = GpuIntake(lock, journal, node.clock, locks_gpus=node.config.gpu.backend == "nvml")
             gpus = await intake.take(opened)
             await _check_journal(journal, lock, list(intake.left.values()))
-            if intake.held and not gpus:
+            if intake.are_all_held and not gpus:
                 raise NodeLockedError("\n".join(intake.held.values()))
             for uuid, absence in intake.absences({gpu.uuid: gpu for gpu in gpus}, node.backend.faults).items():
                 _LOGGER.warning("GPU %s has a journal entry but is left out: %s; keeping the entry", uuid, absence.why)

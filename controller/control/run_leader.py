@@ -157,12 +157,12 @@ class RunLeader:
         books, limits = self.books, self.limits
         if not books.books.slots:
             return
-        self._add_signal(now_s)
         curve = limits.state.refinement.profile if isinstance(limits.state, Planned) else None
         try:
+            self._add_signal(now_s)
             async with asyncio.timeout(SAVING_TIMEOUT_S):
                 found = await asyncio.to_thread(books.saving, curve, limits.ledger.looks, energy=self._energy)
-        except (TimeoutError, ValueError) as error:  # numpy's are ValueErrors: no run's numbers may end the controller
+        except Exception as error:  # noqa: BLE001 — a line in the log may not end the controller, whatever it is
             _LOGGER.warning("%s: what was saved cannot be computed: %r", self._ranks.name, error)
         else:
             _LOGGER.info("%s: %s", self._ranks.name, describe_saving(found))

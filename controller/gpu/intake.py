@@ -44,6 +44,8 @@ class GpuIntake:
     def __init__(self, lock: NodeLock, journal: Journal, clock: Clock, *, locks_gpus: bool) -> None:
         self.journal = journal
         self.held: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        """Those of them that another process holds."""
         self._waiting: list[Gpu] = []
         """The same GPUs."""
         self.left: dict[str, str] = {}
@@ -60,6 +62,11 @@ class GpuIntake:
     def fault(self) -> str:
         """Return why GPUs could not be locked, although no other process holds them: none may be set then."""
         return self._lock.fault
+
+    @property
+    def are_all_held(self) -> bool:
+        """Return whether whatever is left out is held by another process: not only until its limit is restored."""
+        return bool(self.held) and self.held.keys() == self._refused.keys()
 
     async def take(self, opened: Sequence[Gpu]) -> list[Gpu]:
         """Return the GPUs that are ours from now on, after giving back what a killed controller had left on them.
@@ -88,7 +95,8 @@ class GpuIntake:
         """Lock the GPUs; return why some are not, by UUID: another process holds them, or has left a limit."""
         locked = lock_holders(self.journal.path.parent, [gpu.uuid for gpu in asked])
         left = await self._left_by_others([gpu for gpu in asked if gpu.uuid not in locked])
-        return left | self._lock.lock_gpus(gpu.uuid for gpu in asked if gpu.uuid not in left)
+        self._refused = self._lock.lock_gpus(gpu.uuid for gpu in asked if gpu.uuid not in left)
+        return left | self._refused
 
     async def _left_by_others(self, gpus: Sequence[Gpu]) -> dict[str, str]:
         """Return which GPUs have a limit that another controller has left, and why; what is ours is given back."""

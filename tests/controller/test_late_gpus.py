@@ -219,6 +219,20 @@ async def test_a_limit_that_another_controller_left_is_not_taken_for_a_prior_one
     assert theirs.requested_power_limit_w == 280.0
 
 
+async def test_a_limit_that_another_left_on_the_only_gpu_is_waited_for(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "ours", [gpu], "gpu.backend=nvml")
+    await leave_limit(tmp_path / "theirs", gpu, 150.0)
+    async with site.controlled():
+        await asyncio.sleep(60)
+        with NodeLock(tmp_path / "theirs") as lock:
+            assert lock.lock_gpus([gpu.uuid]) == {}
+            await restore_all([gpu], await Journal.load(tmp_path / "theirs"), site.clock)
+        await Training(site, [gpu]).train(900)
+        assert min(limit.power_limit_w or 280.0 for limit in site.limits(gpu)) < 280.0
+    assert gpu.requested_power_limit_w == 280.0
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_limit_that_another_left_on_a_free_gpu_is_no_prior_one_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool

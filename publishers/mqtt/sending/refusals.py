@@ -10,7 +10,6 @@ is left out, too. A broker that was away may be another one now, so what it seem
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -70,7 +69,7 @@ class Refusals:
         self._closes: RecentDict[_Key, int] = RecentDict(_MAX_TOPICS)  # of suspects
         self._refused: RecentDict[_Key, tuple[int, float]] = RecentDict(_MAX_TOPICS)  # from what length, until when
         self._refusal_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)  # how long the last one was
-        self._pardoned_until_s: RecentDict[_Key, float] = RecentDict(_MAX_TOPICS)
+        self._pardoned: RecentDict[_Key, None] = RecentDict(_MAX_TOPICS)
         self._sends_filters_alone = False
 
     def set_limits(self, limits: BrokerLimits) -> None:
@@ -177,6 +176,7 @@ class Refusals:
         for each in proven:
             key = self._unproven.pop(each).key
             self._closes.pop(key, None)
+            self._pardoned.pop(key, None)
             if key not in self._refused:  # else this one was shorter
                 self._refusal_s.pop(key, None)
 
@@ -207,17 +207,17 @@ class Refusals:
     def on_away(self) -> None:
         """Let what is blamed be tried once more: the broker may be another one now, or have crashed by itself.
 
-        Each once a minute at most: one at which the broker does crash is left out in the end.
+        Each once until it is acknowledged: one at which the broker does crash is left out in the end, however long it
+        takes to come back.
         """
-        now_s = self._clock_s()
         for key in {**self._closes, **self._refused}:
-            if now_s < self._pardoned_until_s.get(key, -math.inf):
+            if key in self._pardoned:
                 continue
             if self._refused.pop(key, None) is None:
                 if not self._closes[key]:
                     continue
                 self._closes[key] = 0
-            self._pardoned_until_s[key] = now_s + MIN_REFUSAL_S
+            self._pardoned[key] = None
 
     def _remember(self, sent: _Sent) -> int:
         self._n_sent += 1
