@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
+from controller.accounting.run_ledger import RunLedger
 from controller.config import EnergyConfig, PlanRules, ProfilerConfig
 from controller.control.curve_learning import (
     CurveState,
@@ -21,7 +22,6 @@ from controller.control.curve_learning import (
     with_stalls,
 )
 from controller.control.plan import PlanInputs, PlannedTarget
-from controller.control.run_ledger import RunLedger
 from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
@@ -239,7 +239,7 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
-        if self._may_look and self._rules.objective == "slowdown" and not self.is_exploring:
+        if self._may_look and self._rules.objective != "budget" and not self.is_exploring:
             self._update_look(self.state)
         return self._plan.current(now_s, self._trial_block(self.state))
 

@@ -3,8 +3,10 @@
 from typing import Protocol
 
 from controller.accounting.meter_intervals import MeterInterval
+from controller.accounting.run_ledger import LedgerSnapshot
 from controller.control.curve_learning import CurveUpdate
 from controller.ports import Blocked, Target
+from policies.profiling.paired_looks import Looks
 from policies.vocabulary.profile import PowerProfile
 
 
@@ -24,6 +26,19 @@ class RunControl(Protocol):
     @property
     def has_begun(self) -> bool:
         """Return whether the run is under way, so that a rank without iterations does not hold it up."""
+        ...
+
+    @property
+    def looks(self) -> Looks:
+        """Return what was seen of the limits, relative to the highest one."""
+        ...
+
+    def snapshot(self) -> LedgerSnapshot:
+        """Return what a controller that comes after this one needs of it, for the checkpoint."""
+        ...
+
+    def add_time(self, interval: MeterInterval, in_force: tuple[float, int] | None) -> None:
+        """Add an interval, active or not, before it is entered in the books; the limit now [W], and since when [ns]."""
         ...
 
     def observe(self, interval: MeterInterval) -> CurveUpdate | None:

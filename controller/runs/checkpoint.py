@@ -20,10 +20,10 @@ from msgspec import Struct, field
 from controller.accounting.energy_account import AccountSnapshot
 from controller.accounting.iteration_log import ENDLESS_NS
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
+from controller.accounting.run_ledger import LedgerSnapshot
 from controller.clock import Clock
 from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
-from controller.control.run_ledger import LedgerSnapshot
 from controller.state_files import Content, FileWriter
 from publishers.messages.topics import escape_level
 
@@ -218,7 +218,7 @@ def _check(checkpoint: RunCheckpoint) -> None:
     if not all(abs(value) <= _MOST for value in numbers):
         raise ValueError(f"a total is above {_MOST:g}")
     totals = account.totals
-    amounts = [totals.energy_j, totals.duration_s, totals.n_iterations, totals.active_s, totals.pause_s]
+    amounts = [totals.energy_j, totals.duration_s, totals.paused_s]
     amounts += [
         each[name] for each in totals_of_ranks for name in ("n_iterations", "active_s", "running_s", "n_epochs")
     ]

@@ -8,7 +8,7 @@ import pytest
 from publishers.messages.codec import encode
 from tests.fakes import KEY, FakeGpu
 from tests.scenarios.multi_node_site import MultiNodeSite
-from tests.scenarios.site import FINE, POWER_RATIO, PRIOR_W, TOPICS, Training, energy_j, rate_per_s
+from tests.scenarios.site import FINE, HOUR_S, POWER_RATIO, PRIOR_W, TOPICS, Training, energy_j, rate_per_s
 
 LEASE_S = 60.0
 LAG_S = 1.0
@@ -37,7 +37,7 @@ async def test_the_leader_alone_publishes_the_sum_of_both_nodes(tmp_path: Path) 
     site = MultiNodeSite(tmp_path, FINE)
     site.gpu_b.draw_w = lambda power_limit_w: 0.5 * power_limit_w
     async with site.controlled():
-        await site.train(700)
+        await site.train(HOUR_S)
         for rank in site.ranks:
             rank.publish_status("finished")
         await asyncio.sleep(30)

@@ -12,6 +12,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
+from controller.accounting.run_books import RunBooks
 from controller.config import load_config
 from controller.control.gpu_group import GpuGroup
 from controller.control.run_follower import MAX_ACTIVE_S, MAX_LIMITS, NodeCurve, RunFollower
@@ -61,7 +62,7 @@ class Bench:
             RUN, bus=self.bus, topics=Topics(), ranks=ranks, other_nodes=OtherNodes(), clock=StoppedClock()
         )
         config = load_config(None, ["profiler.settle_s=2", "job.lease_s=60"])
-        self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter)
+        self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter, books=RunBooks())
         self.n_plans = 0
 
     def on_plan(self, at_s: float, **changes: Any) -> bool:  # noqa: ANN401 — the record checks them

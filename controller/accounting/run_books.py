@@ -1,9 +1,10 @@
 """The books of a run on the node that leads it: what it did, at which limit and what for, and the signal meanwhile.
 
-`policies.savings` computes from them what the run has saved. They begin with the run, and outlive its curve, its time
-budget and its controller. Where a part of the run is not in them, or ran below the top limit on a curve that is dropped
-by now, nothing is said: ratios hold for the curve that they were measured on. Of a run on several nodes they hold this
-node's share, in energy and in saving. No clock, no GPU, no bus.
+`policies.savings` computes from them what the run has saved. They begin with the run, and outlive its time budget and
+its controller. Ratios hold for the curve that they were measured on: where the run gets another one, the books of the
+former one are closed, with its ratios, and new ones are opened. Where a part of the run is in no books, or ran below
+the top limit on a curve that was never measured, nothing is said. Of a run on several nodes they hold this node's
+share, in energy and in saving. No clock, no GPU, no bus.
 """
 
 import math
@@ -16,12 +17,11 @@ import msgspec
 import numpy as np
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.config import EnergyConfig
-from controller.control.run_ledger import LEAST, MAX_LIMITS, MOST, LimitHistory, limit_key
+from controller.accounting.run_ledger import LEAST, MAX_LIMITS, MOST, LedgerSnapshot, LimitHistory, limit_key, looks_of
 from policies.profiling.curve_model import estimate_ratios
-from policies.profiling.paired_looks import Looks
+from policies.profiling.paired_looks import Looks, Pair
 from policies.savings.books import MAX_SLOTS, Books, Purpose, open_books, with_activity, with_pause
-from policies.savings.interval import MIN_LOOKS, KnownSaving, UnknownSaving, correlation_of, estimate_saving
+from policies.savings.interval import MIN_LOOKS, KnownSaving, Segment, UnknownSaving, correlation_of, estimate_saving
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
@@ -30,11 +30,13 @@ MIN_SLOT_S: Final = 300.0
 """Slots are as short as the step of the signal, but no shorter: the books are bounded, and are saved often."""
 N_STEPS: Final = 48
 """So many of the signal's latest steps show how long its steps are."""
+MAX_CLOSED: Final = 8
+"""Closed books that are kept: of a run with more curves nothing is said."""
 MAX_VALUES: Final = 20_000
 """Values of the signal that are kept: more than 60 days of five minutes each. Of more, the newest."""
 
 Gap = Literal["incomplete", "curve_changed"]
-"""Why nothing is said of a run: a part of it is not in the books, or ran on a curve that was dropped."""
+"""Why nothing is said of a run: a part of it is not in the books, or ran on a curve of which nothing is known."""
 _WHY_UNKNOWN: Final = {
     "incomplete": "a part of the run is missing in its books",
     "curve_changed": "a part of it ran on another curve, or on other GPUs",
@@ -43,16 +45,37 @@ _WHY_UNKNOWN: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedBooks:
+    """What a run did on a curve that it has no more.
+
+    Attributes:
+        books: the books.
+        curve: the curve, as it was measured, without stalls; None where there was none.
+        pairs: what the limits were relative to the top one.
+        top_power_limit_w: the top limit [W].
+    """
+
+    books: Books
+    curve: PowerProfile | None
+    pairs: tuple[Pair, ...]
+    top_power_limit_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BooksSnapshot:
     """Books as they are stored.
 
     Attributes:
         books: the books.
+        curve: their curve, as it was measured; None before there is one.
+        closed: those of former curves.
         gap: why nothing is said of the run; None where all of it is in them.
         top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
     """
 
     books: Books = field(default_factory=open_books)
+    curve: PowerProfile | None = None
+    closed: tuple[ClosedBooks, ...] = ()
     gap: Gap | None = None
     top_power_limit_w: float = 0.0
 
@@ -62,36 +85,56 @@ class BooksSnapshot:
         Raises:
             ValueError: the books are damaged: savings would be made of them.
         """
-        slots = self.books.slots
-        uses = [use for slot in slots for use in slot.uses]
-        amounts = [self.top_power_limit_w, *(x for use in uses for x in (use.active_s, use.energy_j))]
-        for slot in slots:
-            amounts += [slot.begins_s, slot.ends_s, slot.idle_s, slot.pause_s, slot.pause_energy_j]
-            amounts += [slot.asked_pause_s, slot.asked_pause_energy_j]
-        if not all(-LEAST < x < MOST for x in amounts) or not all(0 < use.power_limit_w < MOST for use in uses):
-            raise ValueError("an amount of the books is impossible")
-        if not MIN_SLOT_S <= self.books.slot_s <= HOUR_S:
-            raise ValueError("the slots of the books have an impossible length")
-        if len(slots) > MAX_SLOTS or len({use.power_limit_w for use in uses}) > MAX_LIMITS:
-            raise ValueError("the books are too long")
-        times_s = [time_s for slot in slots for time_s in (slot.begins_s, slot.ends_s)]
-        if any(later_s < earlier_s for earlier_s, later_s in pairwise(times_s)):
-            raise ValueError("the slots of the books must ascend")
+        if len(self.closed) > MAX_CLOSED:
+            raise ValueError("there are too many closed books")
+        LedgerSnapshot(pairs=[pair for each in self.closed for pair in each.pairs]).check()
+        for books in (self.books, *(each.books for each in self.closed)):
+            _check_books(books)
+        tops_w = [self.top_power_limit_w, *(each.top_power_limit_w for each in self.closed)]
+        if not all(-LEAST < top_w <= MOST for top_w in tops_w):
+            raise ValueError("a top limit is impossible")
+
+
+def _check_books(books: Books) -> None:
+    """Check the amounts and the order of books that were read from a file.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    slots = books.slots
+    uses = [use for slot in slots for use in slot.uses]
+    amounts = [x for use in uses for x in (use.active_s, use.energy_j)]
+    for slot in slots:
+        amounts += [slot.begins_s, slot.ends_s, slot.idle_s, slot.pause_s, slot.pause_energy_j]
+        amounts += [slot.asked_pause_s, slot.asked_pause_energy_j]
+    if not all(-LEAST < x < MOST for x in amounts) or not all(0 < use.power_limit_w < MOST for use in uses):
+        raise ValueError("an amount of the books is impossible")
+    if not MIN_SLOT_S <= books.slot_s <= HOUR_S:
+        raise ValueError("the slots of the books have an impossible length")
+    if len(slots) > MAX_SLOTS or len({use.power_limit_w for use in uses}) > MAX_LIMITS:
+        raise ValueError("the books are too long")
+    times_s = [time_s for slot in slots for time_s in (slot.begins_s, slot.ends_s)]
+    if any(later_s < earlier_s for earlier_s, later_s in pairwise(times_s)):
+        raise ValueError("the slots of the books must ascend")
 
 
 class RunBooks:
     """The books of a run.
 
     Attributes:
-        books: what the run did.
+        books: what the run did on its curve.
+        curve: the curve, as it is measured, without stalls; None before there is one.
+        closed: what it did on former ones.
         gap: why nothing is said of the run; None where all of it is in the books.
         purpose: what the limit that was last asked for is for.
         top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, gap: Gap | None = None) -> None:
         self.books = open_books()
-        self.gap: Gap | None = None
+        self.curve: PowerProfile | None = None
+        self.closed: tuple[ClosedBooks, ...] = ()
+        self.gap = gap
         self.purpose = Purpose.FIRST_PASS
         self.top_power_limit_w = 0.0
         self._in_force = LimitHistory()
@@ -112,13 +155,21 @@ class RunBooks:
         if snapshot is None:
             return
         snapshot.check()
-        self.books, self.gap, self.top_power_limit_w = snapshot.books, snapshot.gap, snapshot.top_power_limit_w
+        self.books, self.curve = snapshot.books, snapshot.curve
+        self.closed, self.gap = snapshot.closed, snapshot.gap
+        self.top_power_limit_w = snapshot.top_power_limit_w
         for limit_w in _limits_w(self.books):
             self._limits_w.setdefault(limit_key(limit_w, self._limits_w), limit_w)
 
     def stored(self) -> msgspec.Raw:
         """Return the books as `resume` takes them. The signal has a file of its own."""
-        snapshot = BooksSnapshot(books=self.books, gap=self.gap, top_power_limit_w=self.top_power_limit_w)
+        snapshot = BooksSnapshot(
+            books=self.books,
+            curve=self.curve,
+            closed=self.closed,
+            gap=self.gap,
+            top_power_limit_w=self.top_power_limit_w,
+        )
         return msgspec.Raw(msgspec.json.encode(snapshot))
 
     def add(self, interval: MeterInterval, in_force: tuple[float, int] | None, *, begins_s: float) -> None:
@@ -155,7 +206,7 @@ class RunBooks:
             until_s: up to when [Unix s].
             is_stopgap: whether another source stands in, or an old value: it holds from where the former one ends on.
         """
-        if history is None or not self.books.slots:
+        if history is None or not (self.books.slots or self.closed):
             return
         steps_s = np.diff(history.starts_s[-N_STEPS:])
         if len(steps_s):
@@ -167,44 +218,71 @@ class RunBooks:
         elif history.source != self._source:
             self._source_from_s = kept.ends_s
         self._source = history.source
-        seen = history.between(max(self.books.slots[0].begins_s, self._source_from_s), until_s)
+        begins_s = (self.closed[0].books if self.closed else self.books).slots[0].begins_s
+        seen = history.between(max(begins_s, self._source_from_s), until_s)
         if kept is not None:
             seen = kept.revised(replace(seen, kind=kept.kind, zone=kept.zone))
         if len(seen):
             self._signal = seen.between(float(seen.starts_s[-MAX_VALUES:][0]), math.inf)
 
-    def drop_curve(self) -> None:
-        """Take note that another curve holds from here on: ratios of limits that were used before are lost."""
-        top_w = max((self.top_power_limit_w, *self._limits_w.values()))
-        if any(limit_w < top_w - LIMIT_TOLERANCE_W for limit_w in self._limits_w.values()):
-            self.gap = self.gap or "curve_changed"
-
-    def saving(self, curve: PowerProfile | None, looks: Looks, *, energy: EnergyConfig) -> KnownSaving | UnknownSaving:
-        """Return what the run has saved beside its twin at the top limit, or why that is not known.
-
-        It takes some 10 ms for a day at 20 limits, and up to seconds for six weeks at 128: call it in a thread.
+    def close(self, looks: Looks) -> None:
+        """Close the books, with the ratios of their curve, and open new ones: another curve holds from here on.
 
         Args:
-            curve: as it is measured, without stalls; None where there is none: then nothing was saved where the run
-                was at the top limit all the time, and else nothing is known.
-            looks: what the limits are relative to the top one.
-            energy: what the rest of the machine and the building need.
+            looks: what the limits were relative to the top one.
         """
-        used_w = _limits_w(self.books)
-        top_w = curve.fastest.power_limit_w if curve is not None else max((self.top_power_limit_w, *used_w)) or MOST
+        curve, self.curve = self.curve, None
+        if not self.books.slots:
+            return
+        top_w = self._top_w(curve)
+        is_below = any(limit_w < top_w - LIMIT_TOLERANCE_W for limit_w in _limits_w(self.books))
+        if (curve is None and is_below) or len(self.closed) >= MAX_CLOSED:
+            self.gap = self.gap or "curve_changed"
+            return
+        closed = ClosedBooks(books=self.books, curve=curve, pairs=looks.pairs, top_power_limit_w=top_w)
+        self.closed = (*self.closed, closed)
+        self.books, self.top_power_limit_w = open_books(slot_s=self.books.slot_s), 0.0
+        self._limits_w.clear()
+
+    def saving(self, looks: Looks) -> KnownSaving | UnknownSaving:
+        """Return what the run has saved beside its twin at the top limit, or why that is not known.
+
+        It takes some 10 ms for a day at 20 limits, and up to seconds for six weeks at 128: call it in a thread. Without
+        a curve nothing was saved where the run was at the top limit all the time, and else nothing is known.
+
+        Args:
+            looks: what the limits are relative to the top one.
+        """
+        curve = self.curve
+        top_w = self._top_w(curve)
         if self.gap is not None:
             return UnknownSaving(reason=self.gap, n_looks=looks.n_looks(top_w))
-        limits_w = _limits_apart_w({*used_w, *curve.power_limits_w}, below_w=top_w) if curve is not None else []
-        estimate = estimate_ratios(curve, looks, limits_w) if curve is not None and limits_w else None
-        return estimate_saving(
-            self.books,
-            () if estimate is None else estimate.ratios,
-            top_power_limit_w=top_w,
-            signal=self._signal,
-            host_power_w=energy.host_power_w,
-            pue=energy.pue,
-            correlation=None if estimate is None else correlation_of(estimate.rate_covariance),
-        )
+        segments = [
+            _segment(each.books, each.curve, looks_of(each.pairs), each.top_power_limit_w) for each in self.closed
+        ]
+        return estimate_saving([*segments, _segment(self.books, curve, looks, top_w)], signal=self._signal)
+
+    def _top_w(self, curve: PowerProfile | None) -> float:
+        """Return the highest limit that the run might have had on a curve [W]."""
+        if curve is not None:
+            return curve.fastest.power_limit_w
+        return max((self.top_power_limit_w, *_limits_w(self.books))) or MOST
+
+
+def _segment(books: Books, curve: PowerProfile | None, looks: Looks, top_power_limit_w: float) -> Segment:
+    """Return books with the ratios of their limits."""
+    limits_w: list[float] = []
+    if curve is not None:
+        limits_w = _limits_apart_w({*_limits_w(books), *curve.power_limits_w}, below_w=top_power_limit_w)
+    if curve is None or not limits_w:
+        return Segment(books=books, ratios=(), top_power_limit_w=top_power_limit_w)
+    estimate = estimate_ratios(curve, looks, limits_w)
+    return Segment(
+        books=books,
+        ratios=estimate.ratios,
+        top_power_limit_w=top_power_limit_w,
+        correlation=correlation_of(estimate.rate_covariance),
+    )
 
 
 def describe_saving(found: KnownSaving | UnknownSaving) -> str:
@@ -224,7 +302,9 @@ def describe_saving(found: KnownSaving | UnknownSaving) -> str:
         "looks": saving.looks_ratio,
         "first pass": saving.first_pass_ratio,
     }
-    lower, upper = 100 * found.lower_ratio, 100 * found.upper_ratio
+    if found.is_unchanged:
+        return "saved nothing: its power limit was never lowered"
+    lower, upper = (100 * (saving.saved_ratio + sign * found.saved_ci90_ratio) for sign in (-1, 1))
     return f"saved {100 * saving.saved_ratio:z.1f} % (90 %: {lower:z.1f} to {upper:z.1f} %): " + ", ".join(
         f"{name} {100 * ratio:z.1f}" for name, ratio in parts.items()
     )
