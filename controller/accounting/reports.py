@@ -16,7 +16,15 @@ from policies.savings.interval import KnownSaving, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g
 from publishers.messages.codec import M, Message, encode
-from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy, RunPlan
+from publishers.messages.reports import (
+    KNOWN_EVIDENCE,
+    NodeProfile,
+    NodeProfileEntry,
+    ProfileEntry,
+    ProfileReport,
+    RunEnergy,
+    RunPlan,
+)
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
 
@@ -25,8 +33,6 @@ CHANGED_RATIO = 0.01
 """A measurement is published again once it has changed by so much."""
 SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost")
 """What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
-KNOWN_EVIDENCE: Final = frozenset({"measured", "nothing_changed"})
-"""With it a record has numbers of what was saved."""
 
 _NOTHING_KNOWN: Final = dict.fromkeys(
     (

@@ -92,8 +92,8 @@ class TrainingRun:
         self._former = checkpoints.load(identity)
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
         self._is_resumed = self._is_downtime_skipped = False
-        ranks = self._former.ranks if self._former else None
-        self.ranks = Ranks(name=str(identity.key), lease_s=config.job.lease_s, checkpoints=ranks)
+        name, ranks = str(identity.key), self._former.ranks if self._former else None
+        self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks)
         self.rejections: dict[int, str] = {}
         self.unproven: set[int] = set()
         self.is_flooding = False
@@ -106,9 +106,7 @@ class TrainingRun:
         self._reporter = RunReporter(
             identity, bus=bus, topics=topics, ranks=self.ranks, other_nodes=self.other_nodes, clock=clock
         )
-        self._saving = RunSaving(
-            signal=signal, name=str(identity.key), is_incomplete=checkpoints.is_unreadable(identity)
-        )
+        self._saving = RunSaving(signal=signal, name=name, is_incomplete=checkpoints.is_unreadable(identity))
         books = self._saving.books
         self._leader = RunLeader(
             identity,

@@ -220,6 +220,11 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     final: bool = False
 
 
+KNOWN_EVIDENCE: Final = frozenset({"measured", "nothing_changed"})
+"""With it a `RunEnergy` has numbers of what was saved, each ratio with its interval; with any other code, none.
+A record without a code is of an older controller, whose numbers have no interval."""
+
+
 class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A value of the grid, in force from `starts_s` until the next one, with the 90 % interval of a forecast."""
 

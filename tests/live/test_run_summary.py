@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from publishers.messages.codec import decode, encode
-from publishers.messages.reports import RunEnergy
-from publishers.training.reporting.run_energy import WITH_NUMBERS
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 from publishers.training.reporting.run_summary import summarize
 from tests.live.conftest import Mosquitto
 from tests.live.node import LiveNode, ended, fixture, wait_for
@@ -72,7 +71,7 @@ def test_the_end_says_what_the_last_record_says(node: LiveNode, tmp_path: Path) 
     assert ended(training) == 0
     record = final_record(node, "r1")
     assert record.evidence is not None
-    assert (record.saved_energy_ratio is None) == (record.evidence not in WITH_NUMBERS)
+    assert (record.saved_energy_ratio is None) == (record.evidence not in KNOWN_EVIDENCE)
     assert lines(node) == [str(summarize("resnet50", "r1", record, unmeasured=("", "")))]
     assert ", so far:" not in lines(node)[0]
     with file.open(newline="") as text:

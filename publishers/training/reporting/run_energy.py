@@ -8,16 +8,13 @@ import math
 from typing import Final
 
 from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 from publishers.messages.topics import Topics
 from publishers.mqtt.connection import Connection
 from publishers.training.settings import Settings
 
 _LIVE_FIELDS: Final = ("power_limit_w", "energy_j", "carbon_g", "cost")
 _RATIOS: Final = ("saved", "saved_energy", "slowdown")
-WITH_NUMBERS: Final = frozenset({"measured", "nothing_changed"})
-"""Codes of evidence with which a record says what was saved. A record without a code is of an older controller, whose
-numbers have no interval."""
 
 
 def known_ratios(record: RunEnergy) -> dict[str, tuple[float, float]]:
@@ -25,7 +22,7 @@ def known_ratios(record: RunEnergy) -> dict[str, tuple[float, float]]:
 
     Each with the half-width of its 90 % interval: one without the other is told nowhere.
     """
-    if record.evidence not in WITH_NUMBERS:
+    if record.evidence not in KNOWN_EVIDENCE:
         return {}
     pairs = {name: (getattr(record, f"{name}_ratio"), getattr(record, f"{name}_ci90_ratio")) for name in _RATIOS}
     return {name: pair for name, pair in pairs.items() if None not in pair}

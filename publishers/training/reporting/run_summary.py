@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 from publishers.shared.printable import printable_line
-from publishers.training.reporting.run_energy import WITH_NUMBERS, known_ratios
+from publishers.training.reporting.run_energy import known_ratios
 
 _MAX_DETAIL: Final = 200
 _FINE_CI90_RATIO: Final = 0.0005
@@ -187,7 +187,7 @@ def _why_nothing_saved(record: RunEnergy, *, is_known: bool) -> tuple[str, str]:
         return "", ""
     if is_known and record.reason in _NEVER_LOWERED:
         return explained(record.reason, record.detail or "")
-    if evidence is None or (evidence in WITH_NUMBERS and not is_known):
+    if evidence is None or (evidence in KNOWN_EVIDENCE and not is_known):
         return explained("too_early" if record.saved_ratio is None else "no_interval")
     return explained(evidence)
 
