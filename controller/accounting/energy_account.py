@@ -160,7 +160,7 @@ class EnergyAccount:
         self._resumed: AccountSnapshot | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
         self._resumed_ns = 0
-        self._skips_downtime = self._has_lost_gpus = False
+        self._skips_downtime = self._has_other_gpus = False
         self._suspended: AccountSnapshot | None = None
         self._accounted: dict[EnergyMeter, Sample] = {}
         """How far each meter is in the totals."""
@@ -211,10 +211,10 @@ class EnergyAccount:
             for each in (self._resumed, self._suspended)
         )
 
-    def take_lost_gpus(self) -> bool:
-        """Return, once, whether a resumed account goes on with fewer GPUs than it had."""
-        had_lost, self._has_lost_gpus = self._has_lost_gpus, False
-        return had_lost
+    def take_other_gpus(self) -> bool:
+        """Return, once, whether a resumed account goes on with other GPUs than it had."""
+        has_others, self._has_other_gpus = self._has_other_gpus, False
+        return has_others
 
     def skip_downtime(self) -> bool:
         """Leave the time without a controller out, where nothing was added since: it is unknown when the run ended.
@@ -307,7 +307,7 @@ class EnergyAccount:
     ) -> list[MeterInterval]:
         """Return the time between the former account and the first interval since, once."""
         self._resumed = None
-        self._has_lost_gpus = not snapshot.counters_j.keys() <= meters.keys()
+        self._has_other_gpus = snapshot.counters_j.keys() != meters.keys()
         return [] if self._skips_downtime else _downtime_intervals(snapshot, until_ns, meters)
 
     def _switch_unit(self, unit: str) -> None:

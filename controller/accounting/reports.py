@@ -11,8 +11,8 @@ from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.clock import Clock
 from controller.ports import Blocked, Bus, Target
-from policies.savings.counterfactual import Saving
-from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.savings.counterfactual import NOTHING_SAVED, Saving
+from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g
 from publishers.messages.codec import M, Message, encode
@@ -40,6 +40,8 @@ _NOTHING_KNOWN: Final = dict.fromkeys(
         *("saved_energy_ratio", "saved_energy_ci90_ratio", "slowdown_ratio", "slowdown_ci90_ratio"),
     )
 )
+
+_UNCHANGED: Final = KnownSaving(saving=NOTHING_SAVED, is_unchanged=True)
 
 ProfileState = Literal["waiting", "profiling", "planned", "observing", "not_profiled"]
 NodeState = Literal["following", "waiting", "observing"]
@@ -217,7 +219,7 @@ def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> 
     if saving is None or not part.n_gpus:
         return part
     if isinstance(saving, UnknownSaving):
-        return msgspec.structs.replace(part, evidence=saving.reason)
+        return msgspec.structs.replace(part, evidence=saving.code)
     found = saving.saving
     used_g = part.carbon_g
     return msgspec.structs.replace(
@@ -256,32 +258,42 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     total = msgspec.structs.replace(
         whole, **sums, incomplete=incomplete, power_limit_w=limit_w, unmeasured_s=unmeasured_s
     )
-    return _with_joint_saving(total, whole, part) if part.n_gpus else total
+    if not part.n_gpus:
+        return total
+    if not whole.n_gpus:
+        return msgspec.structs.replace(total, **{name: getattr(part, name) for name in ("evidence", *_NOTHING_KNOWN)})
+    return _with_joint_saving(total, whole, part)
 
 
 def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     """Return the sum of two parts with what both have saved; without, where that is not known of one of them."""
     both = whole, part
-    if any(each.evidence not in KNOWN_EVIDENCE for each in both):
+    have_one_signal = len({(each.carbon_g is None, each.cost is None) for each in both}) == 1
+    if not have_one_signal or any(each.evidence not in KNOWN_EVIDENCE for each in both):
         evidence = "other_nodes" if whole.evidence in KNOWN_EVIDENCE else whole.evidence
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence=evidence)
+    if all(each.evidence == "nothing_changed" for each in both):
+        return with_saving(total, _UNCHANGED)
     energy = _joint_ratio(both, "saved_energy", [each.energy_j for each in both])
-    used = next(
-        ([getattr(each, name) for each in both] for name in ("carbon_g", "cost") if getattr(total, name) is not None),
-        [each.energy_j for each in both],
-    )
-    saved = _joint_ratio(both, "saved", used)
-    if energy is None or saved is None:
+    name = next((name for name in ("carbon_g", "cost") if getattr(total, name) is not None), "energy_j")
+    saved = _joint_ratio(both, "saved", [getattr(each, name) for each in both])
+    slowest = max(both, key=lambda each: each.slowdown_ratio or 0.0)  # the nodes wait for each other
+    if energy is None or saved is None or not slowest.slowdown_ratio:
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="no_baseline")
+    if max(energy.ci90_ratio, saved.ci90_ratio) > MAX_CI90_RATIO:
+        return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="too_early")
     return msgspec.structs.replace(
         total,
-        evidence="measured" if "measured" in (whole.evidence, part.evidence) else "nothing_changed",
+        evidence="measured",
         baseline_energy_j=energy.baseline,
         baseline_carbon_g=None if total.carbon_g is None else saved.baseline,
+        baseline_duration_s=total.duration_s / slowest.slowdown_ratio,
         saved_ratio=saved.ratio,
         saved_ci90_ratio=saved.ci90_ratio,
         saved_energy_ratio=energy.ratio,
         saved_energy_ci90_ratio=energy.ci90_ratio,
+        slowdown_ratio=slowest.slowdown_ratio,
+        slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
     )
 
 

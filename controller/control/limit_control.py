@@ -193,8 +193,8 @@ class LimitControl:
         return Purpose.FIRST_PASS if isinstance(self.state, Waiting | Profiling) else Purpose.PLAN
 
     def restart_time_budget(self) -> None:
-        """Reset the time budget at the next decision."""
-        self._restarts_budget = True
+        """Reset the time budget: what was seen so far at once, and its beginning at the next decision."""
+        self._restarts_budget, self.ledger = True, RunLedger()
 
     def observe(self, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate | None:
         """Learn from an active interval at a limit that was in force all the time; None where it does not count."""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.run_ledger import LedgerSnapshot
+from controller.accounting.run_books import GpusNow
 from controller.control.curve_learning import CurveUpdate
 from controller.ports import Blocked, Target
 from policies.profiling.paired_looks import Looks
@@ -33,12 +33,8 @@ class RunControl(Protocol):
         """Return what was seen of the limits, relative to the highest one."""
         ...
 
-    def snapshot(self) -> LedgerSnapshot:
-        """Return what a controller that comes after this one needs of it, for the checkpoint."""
-        ...
-
-    def add_time(self, interval: MeterInterval, in_force: tuple[float, int] | None) -> None:
-        """Add an interval, active or not, before it is entered in the books; the limit now [W], and since when [ns]."""
+    def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
+        """Add an interval, active or not, before it is entered in the books, with how its GPUs stand now."""
         ...
 
     def observe(self, interval: MeterInterval) -> CurveUpdate | None:

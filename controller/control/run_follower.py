@@ -10,12 +10,13 @@ their highest limit instead.
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import NodeState, RunReporter
-from controller.accounting.run_books import RunBooks
-from controller.accounting.run_ledger import LedgerSnapshot, looks_of
+from controller.accounting.run_books import GpusNow, RunBooks
+from controller.accounting.run_ledger import looks_of
 from controller.clock import NS_PER_S
 from controller.config import Config
 from controller.control.curve_learning import observation_of
@@ -42,6 +43,9 @@ MIN_ACTIVE_S = 1.0
 MAX_LIMITS = 64
 MAX_ACTIVE_S = 600.0
 """What was measured before this much time at a limit weighs half, and half again: jobs change."""
+
+_FIRST_PASS: Final = frozenset({"profiling", "profiling_paused"})
+"""Reasons of a limit before there is a plan."""
 
 CurveSums = tuple[float, float, float, float]
 """A limit [W], and sums of time [s], iterations and energy [J] at it."""
@@ -142,7 +146,7 @@ class RunFollower:
         self._received_s: float | None = None
         self._changed_s = 0.0
         self._logged = ""
-        self._has_published = False
+        self._has_published = self._has_planned = False
 
     @property
     def profile(self) -> PowerProfile | None:
@@ -162,6 +166,11 @@ class RunFollower:
     def on_plan(self, plan: RunPlan, *, now_ns: int) -> bool:
         """Accept the leader's plan at a monotonic time [ns]; return whether it is a new one."""
         former, self._plan = self._plan, plan
+        if plan.reason not in _FIRST_PASS and plan.power_limit_w is not None:
+            self._has_planned = True
+        elif plan.reason == "profiling" and self._has_planned:  # the leader has dropped the curve
+            self._books.close(self.looks)
+            self._has_planned, self._own_curve, self.looks = False, NodeCurve(), Looks()
         if former is None or (former.node, former.seq) == (plan.node, plan.seq):
             return False
         is_new = self._received_s is None or (former.node, former.power_limit_w) != (plan.node, plan.power_limit_w)
@@ -170,18 +179,13 @@ class RunFollower:
             self._changed_s = self._received_s
         return is_new
 
-    def snapshot(self) -> LedgerSnapshot:
-        """Return what was seen of the limits, for the checkpoint."""
-        return LedgerSnapshot(pairs=list(self.looks.pairs))
-
-    def add_time(self, interval: MeterInterval, in_force: tuple[float, int] | None) -> None:
+    def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
         """Take note of a pause, and of the curve and the purpose by which an interval is entered in the books."""
-        del in_force
         if not interval.active:
             self.looks = self.looks.after_pause(interval.duration_s)
-        is_first_pass = self._plan is None or self._plan.reason in {"profiling", "profiling_paused"}
+        is_first_pass = self._plan is None or self._plan.reason in _FIRST_PASS
         self._books.purpose = Purpose.FIRST_PASS if is_first_pass else Purpose.PLAN
-        self._books.curve = self._own_curve.profile(self._gpus.bounds_w()[1]) or self._books.curve
+        self._books.curve = self._own_curve.profile(gpus.highest_w) or self._books.curve
 
     def observe(self, interval: MeterInterval) -> None:
         """Learn from an active interval, where the plan's limit had settled here before it began."""

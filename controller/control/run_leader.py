@@ -12,7 +12,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import ProfileState, RunReporter
-from controller.accounting.run_books import RunBooks
+from controller.accounting.run_books import GpusNow, RunBooks
 from controller.accounting.run_ledger import LedgerSnapshot, RunLedger
 from controller.config import Config
 from controller.control.curve_learning import (
@@ -122,13 +122,9 @@ class RunLeader:
         n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
         _LOGGER.info("%s: the time budget goes on: %.3g h, %d looks", name, n_hours, n_looks)
 
-    def snapshot(self) -> LedgerSnapshot:
-        """Return the ledger as it stands, for the checkpoint."""
-        return self.limits.ledger.snapshot()
-
-    def add_time(self, interval: MeterInterval, in_force: tuple[float, int] | None) -> None:
+    def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
         """Add an interval, active or not, to the time at its limit; say of which curve the books are."""
-        self.limits.ledger.add(interval, in_force)
+        self.limits.ledger.add(interval, gpus.in_force)
         if isinstance(self.limits.state, Planned):
             self._books.curve = self.limits.state.refinement.profile
 

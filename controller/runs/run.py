@@ -146,8 +146,7 @@ class TrainingRun:
         self.gpus.add(limiter, meter)
         self._leader.limits.reset()
         has_all_gpus = former is not None and former.account.counters_j.keys() == self.gpus.uuids
-        pairs = former.ledger.pairs if former and former.ledger else ()
-        self._follower.reset(*((former.node_curve, pairs) if former and has_all_gpus else ()))
+        self._follower.reset(*((former.node_curve, former.node_pairs) if former and has_all_gpus else ()))
 
     def withdraw_gpu(self, uuid: str, detail: str) -> None:
         """Give a GPU back that the run has no more: its limit at once; what it draws from now on is another's."""
@@ -159,7 +158,11 @@ class TrainingRun:
     def _close_curve(self) -> None:
         """Close the books of what ran so far: from here on the run has other GPUs, and another curve."""
         self._update_account()
-        self._saving.books.close(self._control.looks)
+        self._change_curve()
+
+    def _change_curve(self) -> None:
+        """Close the books, and begin a new time budget: another curve holds from here on."""
+        self._saving.close(self._control.looks)
         self._leader.limits.restart_time_budget()
 
     @property
@@ -199,7 +202,7 @@ class TrainingRun:
             self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
             former = self._former
             self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start)
-            self._saving.resume(former.books)
+            self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
             self._step(self._clock.now_s())
@@ -258,8 +261,10 @@ class TrainingRun:
         # Silent it may have been since before this controller.
         is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
         self._update_account(to_the_end=True)
-        await self._saving.update(self._control.looks, now_s=self._clock.now_s())
-        self._report_energy(final=True)
+        try:
+            await self._saving.update(self._control.looks, now_s=self._clock.now_s())
+        finally:  # also where the controller stops meanwhile
+            self._report_energy(final=True)
         if self._observed is not None:
             _LOGGER.info("%s: %s", self.identity.key, self._observed.summary())
         if self.ended == "finished":
@@ -341,12 +346,11 @@ class TrainingRun:
 
     def _add_time(self, interval: MeterInterval) -> None:
         """Add an interval to the ledger and to the books."""
-        if self._account.take_lost_gpus():
-            self._saving.books.close(self._control.looks)
-        in_force = self.gpus.in_force()
-        self._control.add_time(interval, in_force)
-        highest_w = 0.0 if in_force is None else self.gpus.bounds_w()[1]
-        self._saving.add(interval, in_force, highest_w=highest_w, begins_s=self._began_s(interval))
+        if self._account.take_other_gpus():
+            self._change_curve()
+        now = self.gpus.now()
+        self._control.add_time(interval, now)
+        self._saving.add(interval, now, begins_s=self._began_s(interval))
 
     def _began_s(self, interval: MeterInterval) -> float:
         """Return when an interval began [Unix s]."""
@@ -364,8 +368,8 @@ class TrainingRun:
         update = self._control.observe(interval)
         if update is None:
             return False
-        if update.dropped:  # another curve holds from here on
-            self._saving.books.close(self._control.looks)
+        if update.dropped:
+            self._change_curve()
         return update.is_new
 
     def _update_limit(self, now_s: float) -> None:
@@ -455,7 +459,8 @@ class TrainingRun:
                 self.ranks.checkpoints(),
                 node_curve=self._follower.curve.sums,
                 time_budget_start=self._leader.limits.budget_start,
-                ledger=self._control.snapshot(),
+                ledger=self._leader.limits.ledger.snapshot(),
+                node_pairs=self._follower.looks.pairs,
                 books=self._saving.books.stored(),
             )
 

@@ -107,6 +107,10 @@ class Saving:
         return signal_energy / self.baseline_signal_energy if self.baseline_signal_energy > 0 else 0.0
 
 
+NOTHING_SAVED: Final = Saving(**dict.fromkeys((each.name for each in fields(Saving)), 0.0))
+"""That of a run that did nothing: its ratios are those of one that saved nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twins:
     """The baselines of one run under d sets of ratios, each of shape (d,).

@@ -61,13 +61,13 @@ class UnknownSaving:
     """Why nothing is said of what a run has saved.
 
     Attributes:
-        reason: `too_early`: there were not enough looks yet, or they scatter too much; `no_baseline`: the top limit
+        code: `too_early`: there were not enough looks yet, or they scatter too much; `no_baseline`: the top limit
             would have cost nothing, or even have been paid for, or might have been, so that there is nothing to take a
-            share of.
+            share of; or a code of whoever keeps the books.
         n_looks: how many looks there were.
     """
 
-    reason: str
+    code: str
     n_looks: int
 
 
@@ -118,12 +118,12 @@ def estimate_saving(
         parts.append((segment, part))
         total = part.saving() if total is None else total.plus(part.saving())
     if total is None:
-        return UnknownSaving(reason="too_early", n_looks=n_looks)
+        return UnknownSaving(code="too_early", n_looks=n_looks)
     if all(part.is_unchanged for _, part in parts):
         return KnownSaving(saving=total, is_unchanged=True)
     is_at_top = all(part.is_at_top for _, part in parts)
     if n_looks < MIN_LOOKS and not is_at_top:
-        return UnknownSaving(reason="too_early", n_looks=n_looks)
+        return UnknownSaving(code="too_early", n_looks=n_looks)
     return _with_intervals(total, [_twins_by_errors(part, segment) for segment, part in parts], n_looks, is_at_top)
 
 
@@ -138,11 +138,11 @@ def _with_intervals(
         (total.duration_s, total.baseline_duration_s, [each.duration_s for each in twins]),
     ):
         if not (baseline > 0 and sum(each.min() for each in spreads) > 0):
-            return UnknownSaving(reason="no_baseline", n_looks=n_looks)
+            return UnknownSaving(code="no_baseline", n_looks=n_looks)
         error_ratio = own / baseline * math.hypot(*(each.std() for each in spreads)) / baseline
         half_ratios.append(NORMAL_QUANTILE * math.hypot(error_ratio, 0.0 if is_at_top else LUCK_RATIO))
     if max(half_ratios) > MAX_CI90_RATIO:
-        return UnknownSaving(reason="too_early", n_looks=n_looks)
+        return UnknownSaving(code="too_early", n_looks=n_looks)
     saved, energy, slowdown = half_ratios
     return KnownSaving(
         saving=total, saved_ci90_ratio=saved, saved_energy_ci90_ratio=energy, slowdown_ci90_ratio=slowdown

@@ -167,7 +167,7 @@ def test_a_run_that_changed_nothing_has_saved_nothing_surely() -> None:
 
 @pytest.mark.parametrize("reason", ["too_early", "incomplete", "curve_changed", "no_baseline"])
 def test_what_is_not_known_is_not_told(reason: str) -> None:
-    told = with_saving(run_energy(), UnknownSaving(reason=reason, n_looks=3))
+    told = with_saving(run_energy(), UnknownSaving(code=reason, n_looks=3))
     assert (told.evidence, [getattr(told, name) for name in NUMBERS]) == (reason, [None] * len(NUMBERS))
 
 

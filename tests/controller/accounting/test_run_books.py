@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.run_books import MAX_CLOSED, MAX_VALUES, RunBooks, describe_saving
+from controller.accounting.run_books import MAX_CLOSED, MAX_VALUES, GpusNow, RunBooks, describe_saving
 from controller.accounting.run_ledger import MAX_LIMITS
 from policies.profiling.paired_looks import Looks, Pair, PooledLog
 from policies.savings.books import Purpose, Slot
@@ -55,7 +55,7 @@ class Course:
         begin_ns, end_ns = ns(self.at_s), ns(self.at_s + duration_s)
         fields: dict[str, Any] = {"active": True, "n_iterations": 4.0, "energy_j": power_w * duration_s} | changes
         each = MeterInterval(begin_ns=begin_ns, end_ns=end_ns, **fields)
-        self.books.add(each, self.in_force, begins_s=MIDNIGHT_S + self.at_s + self.step_s)
+        self.books.add(each, GpusNow(in_force=self.in_force), begins_s=MIDNIGHT_S + self.at_s + self.step_s)
         self.added.append(each)
         self.at_s += duration_s
 
@@ -67,6 +67,11 @@ class Course:
     def slots(self) -> tuple[Slot, ...]:
         """Return what is in the books."""
         return self.books.books.slots
+
+
+def duration_s(course: Course) -> float:
+    """Return for how long the run was there [s]."""
+    return sum(each.duration_s for each in course.added)
 
 
 def uses(course: Course) -> dict[tuple[float, str], float]:
@@ -211,7 +216,7 @@ def played() -> Course:
 
 def test_stored_books_go_on_as_they_were() -> None:
     course, resumed = played(), RunBooks()
-    resumed.resume(course.books.stored())
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
     assert (resumed.books, resumed.gap) == (course.books.books, None)
     after = Course(books=resumed, at_s=course.at_s, in_force=(200.4, 0))
     after.books.purpose = Purpose.PLAN
@@ -258,16 +263,16 @@ def spoilt(stored: msgspec.Raw, place: list[str | int], value: object) -> msgspe
 def test_damaged_books_begin_anew_and_nothing_is_said(place: list[str | int], value: object) -> None:
     books = RunBooks()
     with pytest.raises((ValueError, msgspec.MsgspecError)):
-        books.resume(spoilt(played().books.stored(), place, value))
+        books.resume(spoilt(played().books.stored(), place, value), duration_s=0.0)
     assert (books.books.slots, books.gap) == ((), "incomplete")
 
 
 def test_of_a_run_whose_beginning_is_not_in_the_books_nothing_is_said() -> None:
     course = Course()
-    course.books.resume(msgspec.Raw(b"null"))
+    course.books.resume(msgspec.Raw(b"null"), duration_s=0.0)
     course.work(10_000.0)
     found = course.books.saving(Looks())
-    assert found == UnknownSaving(reason="incomplete", n_looks=0)
+    assert found == UnknownSaving(code="incomplete", n_looks=0)
     assert "a part of the run is missing" in describe_saving(found)
 
 
@@ -315,7 +320,7 @@ def test_closed_books_are_stored_and_go_on() -> None:
     course.books.curve = CURVE
     course.books.add_signal(day(100.0, 200.0), until_s=MIDNIGHT_S + 2 * HOUR_S, is_stopgap=False)
     assert seen(course) == [100.0, 200.0], "the signal goes back to the beginning of the run"
-    resumed.resume(course.books.stored())
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
     assert (resumed.books, resumed.curve, resumed.closed) == (course.books.books, CURVE, course.books.closed)
 
 
@@ -346,9 +351,9 @@ def test_a_run_that_was_below_the_top_all_the_time_has_not_saved_nothing() -> No
     course.books.top_power_limit_w = TOP_W
     course.set_limit(200.0, Purpose.PLAN)
     course.work(4_000.0)
-    assert course.books.saving(Looks()) == UnknownSaving(reason="too_early", n_looks=0)
+    assert course.books.saving(Looks()) == UnknownSaving(code="too_early", n_looks=0)
     resumed = RunBooks()
-    resumed.resume(course.books.stored())
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
     resumed.close(Looks())
     assert resumed.gap == "curve_changed"
 

@@ -199,8 +199,8 @@ def test_a_follower_knows_by_its_own_looks_what_a_limit_saves() -> None:
             bench.gpus.request(bench.target(float(begin_s)))  # type: ignore[arg-type]  # a target
             for second in range(begin_s, begin_s + duration_s):
                 each = interval(float(second), energy_j=0.9 * limit_w)
-                bench.follower.add_time(each, bench.gpus.in_force())
-                bench.books.add(each, bench.gpus.in_force(), begins_s=float(second))
+                bench.follower.add_time(each, bench.gpus.now())
+                bench.books.add(each, bench.gpus.now(), begins_s=float(second))
                 bench.follower.observe(each)
             begin_s += duration_s
     assert bench.follower.looks.n_looks(280.0) >= 8

@@ -50,7 +50,7 @@ HOURS = [Deed(duration_s=50_000.0, power_w=100.0, power_limit_w=limit_w) for lim
 
 
 @settings(max_examples=20)
-@given(histories, signals(), st.floats(1e-4, 0.002), st.integers(0, 1_000))
+@given(histories, signals(), st.floats(1e-4, 0.001), st.integers(0, 1_000))
 def test_the_interval_agrees_with_random_draws(
     history: list[Deed], signal: Signal, error_ratio: float, seed: int
 ) -> None:
@@ -96,18 +96,18 @@ def test_before_enough_looks_it_is_too_early_to_tell(n_looks: int, *, is_known: 
     found = estimate(books_of(HOURS), ratios)
     assert isinstance(found, KnownSaving) == is_known
     if not is_known:
-        assert found == UnknownSaving(reason="too_early", n_looks=n_looks)
+        assert found == UnknownSaving(code="too_early", n_looks=n_looks)
 
 
 def test_of_a_run_that_did_nothing_there_is_nothing_to_say() -> None:
     found = estimate(open_books(), [])
-    assert found == UnknownSaving(reason="too_early", n_looks=0)
+    assert found == UnknownSaving(code="too_early", n_looks=0)
 
 
 def test_of_a_baseline_that_was_paid_for_there_is_no_share() -> None:
     negative = constant_signal(-0.02, kind="price", unit="EUR/kWh", now_s=0.0)
     found = estimate(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], negative)
-    assert found == UnknownSaving(reason="no_baseline", n_looks=8)
+    assert found == UnknownSaving(code="no_baseline", n_looks=8)
 
 
 @pytest.mark.parametrize(("error_ratio", "is_known"), [(0.0, True), (0.1, False)])
@@ -149,7 +149,7 @@ def test_nothing_is_told_within_more_than_a_point(error_ratio: float, energy_rat
     if isinstance(found, KnownSaving):
         assert max(found.saved_ci90_ratio, found.saved_energy_ci90_ratio, found.slowdown_ci90_ratio) <= 0.01
     else:
-        assert found.reason == "too_early"
+        assert found.code == "too_early"
 
 
 def test_a_run_at_the_top_that_was_asked_to_wait_has_changed_something() -> None:

@@ -28,7 +28,9 @@ UNKNOWN = {
     "incomplete": "what was saved is not known: not all of the run was measured",
     "curve_changed": "what was saved is not known: a part of it ran on another power curve, or on other GPUs",
     "no_baseline": "what was saved is not known: at the highest limit it would have cost nothing, or may have",
-    "other_nodes": "what was saved is not known: it has GPUs of another model on other nodes",
+    "limits_differ": "what was saved is not known: its GPUs had unlike limits, which nothing compares",
+    "not_computed": "what was saved is not known: it was not computed in time",
+    "other_nodes": "what was saved is not known: another node does not know what was saved there",
     "of_tomorrow": "what was saved is not known: of_tomorrow",
     None: "what was saved is not known: its controller gives no interval",
 }
