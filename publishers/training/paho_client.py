@@ -24,6 +24,7 @@ from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.broker_limits import fetch_limits
 from publishers.mqtt.sending.refusals import Refusals
+from publishers.shared.fork_guard import hold_forks
 from publishers.training.settings import BROKER_SETTINGS
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -232,7 +233,8 @@ class PahoConnection:
             self._ask_limits()
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         try:
-            self._client.reconnect()
+            with hold_forks():  # glibc does not make the resolver's lock anew in a child
+                self._client.reconnect()
             while self._client.socket() is not None and not self.is_connected() and time.monotonic() < deadline_s:
                 self._turn(deadline_s - time.monotonic())
         except (OSError, ValueError) as error:  # refused, no such host, no route, TLS
