@@ -138,4 +138,5 @@ def _read_answer(client: Client, answers: list[Any], *, deadline_s: float) -> No
         poll.register(sock, select.POLLIN)
         if not getattr(sock, "pending", int)():  # TLS may hold bytes that poll does not see
             poll.poll(left_s * 1e3)
-        client.loop_read()
+        with hold_forks():
+            client.loop_read()

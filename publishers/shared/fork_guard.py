@@ -2,8 +2,8 @@
 
 A forked child inherits each lock as it is, but not the thread that would release it. Python makes the locks of
 `logging` anew in a child, not those of buffered streams: a child that is forked while a thread writes to `sys.stderr`
-waits for ever when it flushes that. So does one that looks up a host, if a thread was about to do so: glibc keeps the
-resolver's lock as it was. A program without us may have no such thread.
+waits for ever when it flushes that. So does one that looks up a host or begins with TLS, if a thread was about to do
+the same: glibc and OpenSSL leave their locks as they were. A program without us may have no such thread.
 """
 
 import logging
@@ -20,24 +20,59 @@ MAX_WAIT_S: Final = 0.1
 
 
 class _ThreadGuard:
-    """What a thread holds where no process may be forked; only a thread that forks ever waits for another's.
+    """Says where a thread is while none may fork; only a thread that forks ever waits for another's.
 
     Attributes:
-        lock: reentrant, since a handler of logging may itself log, or fork.
-        was_waited_for: whether a fork has waited for it in vain since it was taken: the next one does not wait again.
+        is_inside: whether the thread is there: what it calls may come here again, or fork itself.
+        was_waited_for: whether a fork has waited for it in vain since it is there: the next one does not wait again.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.was_waited_for = False
+        self.is_inside = self.was_waited_for = False
+        self._entry = threading.Lock()  # a fork that waits holds it, or a thread that soon comes back would win
+        self._inside = threading.Lock()
+
+    def enter(self) -> bool:
+        """Go in, once a fork under way is over; return whether that was in time."""
+        if not self._entry.acquire(timeout=MAX_WAIT_S):
+            return False
+        try:
+            self.is_inside = self._inside.acquire(
+                timeout=MAX_WAIT_S
+            )  # at once, unless Ctrl-C has come just here before
+        finally:
+            self._entry.release()
+        return self.is_inside
+
+    def leave(self) -> None:
+        """Come out."""
+        self.is_inside = self.was_waited_for = False
+        self._inside.release()
+
+    def close(self, deadline_s: float) -> bool:
+        """Let the thread not in once it is outside; return whether that is so before a monotonic time [s]."""
+        if self._entry.acquire(timeout=self._left_s(deadline_s)):
+            if self._inside.acquire(timeout=self._left_s(deadline_s)):
+                return True
+            self._entry.release()
+        self.was_waited_for = True
+        return False
+
+    def open(self) -> None:
+        """Let the thread in again."""
+        self._inside.release()
+        self._entry.release()
+
+    def _left_s(self, deadline_s: float) -> float:
+        return 0.0 if self.was_waited_for else max(0.0, deadline_s - time.monotonic())
 
 
 class _Here(threading.local):
-    """The guard of this thread, and those that a fork of this thread has taken."""
+    """The guard of this thread, and those that a fork of this thread has closed."""
 
     def __init__(self) -> None:
         self.guard = _ThreadGuard()
-        self.taken: list[_ThreadGuard] = []
+        self.closed: list[_ThreadGuard] = []
         _guards.add(weakref.ref(self.guard, _guards.discard))
 
 
@@ -49,13 +84,12 @@ _here = _Here()
 def hold_forks() -> Iterator[None]:
     """Let no other thread fork meanwhile; begins when a fork under way is over, or after `MAX_WAIT_S`."""
     guard = _here.guard
-    is_held = guard.lock.acquire(timeout=MAX_WAIT_S)
+    has_entered = not guard.is_inside and guard.enter()
     try:
         yield
     finally:
-        if is_held:
-            guard.was_waited_for = False
-            guard.lock.release()
+        if has_entered:
+            guard.leave()
 
 
 def guarded_logger(name: str) -> logging.Logger:
@@ -82,23 +116,18 @@ def _before_fork() -> None:
     here, deadline_s = _here, time.monotonic() + MAX_WAIT_S
     for reference in tuple(_guards):
         guard = reference()
-        if guard is None:
-            continue
-        left_s = 0.0 if guard.was_waited_for else max(0.0, deadline_s - time.monotonic())
-        if guard.lock.acquire(timeout=left_s):
-            here.taken.append(guard)
-        else:
-            guard.was_waited_for = True
+        if guard is not None and guard is not here.guard and guard.close(deadline_s):
+            here.closed.append(guard)
 
 
 def _after_fork_in_parent() -> None:
-    taken = _here.taken
-    while taken:
-        taken.pop().lock.release()
+    closed = _here.closed
+    while closed:
+        closed.pop().open()
 
 
 def _after_fork_in_child() -> None:
-    """Begin afresh: the other threads are not here. Who forks while it holds its own guard, still releases that."""
+    """Begin afresh: the other threads are not here. This one may still leave its former guard."""
     global _here  # noqa: PLW0603 — one of a process
     _guards.clear()
     _here = _Here()

@@ -49,7 +49,7 @@ def child():
     sys.stderr.flush()
 """
 INSIDE: Final = """
-import contextlib, logging, socket, types
+import contextlib, logging, socket, ssl, types
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.broker_limits import fetch_limits
@@ -65,12 +65,18 @@ def locks(*_, **__):  # what may hold locks of its own for a while
     raise OSError("there is no such host")
 
 broker = BrokerAddress(url="mqtt://no.such.host.invalid")
+will = Outgoing(topic="t", payload=b"", qos=1, retain=True)
 if HOW == "connection":
     socket.getaddrinfo = locks
-    connection = PahoConnection(broker, Outgoing(topic="t", payload=b"", qos=1, retain=True))
+    connection = PahoConnection(broker, will)
     def act():
         connection.retry_now()
         connection.work()
+elif HOW == "TLS":
+    ssl.create_default_context = locks
+    broker = BrokerAddress(url="mqtts://no.such.host.invalid")
+    def act():
+        PahoConnection(broker, will)
 elif HOW == "limits":
     socket.getaddrinfo = locks
     def act():
@@ -81,13 +87,7 @@ elif HOW == "handler":
     LOGGER.addHandler(handler)
     def act():
         LOGGER.warning("no connection")
-
-def act_again():
-    while True:
-        with contextlib.suppress(OSError):
-            act()
-
-if HOW == "MLflow":
+elif HOW == "MLflow":
     run = types.SimpleNamespace(info=types.SimpleNamespace(run_id="r"))
     entities = types.SimpleNamespace(Metric=lambda *values: values)
     client = types.SimpleNamespace(log_batch=locks)
@@ -95,12 +95,18 @@ if HOW == "MLflow":
         active_run=lambda: run, entities=entities, MlflowClient=lambda: client
     )
     log = LiveLog()
-else:
-    threading.Thread(target=act_again, daemon=True).start()
+    def act():
+        log.log({"power_w": 100.0}, step=1)
+        threading.Event().wait(0.001)
+
+def act_again():
+    while True:
+        with contextlib.suppress(OSError):
+            act()
+
+threading.Thread(target=act_again, daemon=True).start()
 
 def begin():
-    if HOW == "MLflow":
-        log.log({"power_w": 100.0}, step=1)
     assert inside.wait(30.0)
 
 def child():
@@ -151,7 +157,7 @@ def test_no_child_waits_for_a_stream_that_a_thread_of_ours_writes_to(how: str) -
     assert run(WRITES, how) == "0\n"
 
 
-@pytest.mark.parametrize("how", ["connection", "limits", "handler", "MLflow"])
+@pytest.mark.parametrize("how", ["connection", "TLS", "limits", "handler", "MLflow"])
 def test_no_child_is_forked_while_a_thread_of_ours_may_hold_a_foreign_lock(how: str) -> None:
     assert run(INSIDE, how) == "0\n"
 
