@@ -404,3 +404,18 @@ async def test_a_resumed_account_waits_three_heartbeats_for_its_gpus() -> None:
     assert intervals("GPU-fake-0") == []
     await asyncio.sleep(2)
     assert len(intervals("GPU-fake-0")) > 1, "one that never comes is not waited for any longer"
+
+
+@pytest.mark.parametrize(
+    ("former", "are_others"), [(["GPU-0"], True), (["GPU-0", "GPU-1"], False), (["GPU-0", "GPU-1", "GPU-2"], True)]
+)
+async def test_a_resumed_account_tells_once_whether_its_gpus_are_others(former: list[str], are_others: bool) -> None:
+    gpu = FakeGpu()
+    await asyncio.sleep(100)
+    meter = await running(gpu, duration_s=20.0)
+    account, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
+    account.resume(before(10.0, gpus=former))
+    await asyncio.sleep(31)
+    assert log.append(iterations(100, [105, 110, 115]), now_ns=gpu.clock.monotonic_ns())
+    list(account.advance((ns(100), ns(115)), logs=[log], meters={"GPU-0": meter, "GPU-1": meter}, tick_s=1.0))
+    assert [account.take_other_gpus(), account.take_other_gpus()] == [are_others, False]

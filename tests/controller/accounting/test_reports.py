@@ -120,6 +120,9 @@ NUMBERS = [name for name in RunEnergy.__struct_fields__ if name.startswith(("sav
         (run_energy(evidence="too_early"), measured(), "too_early"),
         (run_energy(evidence="incomplete"), run_energy(evidence="too_early"), "incomplete"),
         (measured(cost=-1.0, saved_ratio=2.0), measured(cost=1.0), "no_baseline"),
+        (measured(cost=9.0), measured(cost=-8.0), "too_early"),  # the errors add up, the costs do not
+        (measured(carbon_g=100.0), measured(), "other_nodes"),  # one node has no signal
+        (measured(cost=9.0), measured(carbon_g=9.0), "other_nodes"),
         (measured(cost=-1.0), measured(cost=-1.0), "no_baseline"),
     ],
 )
@@ -130,7 +133,30 @@ def test_what_one_node_does_not_know_is_not_told_of_the_run(own: RunEnergy, othe
 
 
 def test_a_node_without_a_gpu_knows_nothing_and_takes_nothing_away() -> None:
-    assert summed(measured(), [run_energy(n_gpus=0, energy_j=0.0)]).evidence == "measured"
+    idle = run_energy(n_gpus=0, energy_j=0.0)
+    for whole in (summed(measured(), [idle]), summed(idle, [measured()])):
+        assert (whole.evidence, whole.saved_ratio, whole.slowdown_ratio, whole.n_gpus) == ("measured", 0.2, 1.02, 1)
+
+
+ZERO: dict[str, Any] = {
+    "evidence": "nothing_changed",
+    **dict.fromkeys(("saved_ratio", "saved_ci90_ratio", "saved_energy_ratio", "saved_energy_ci90_ratio"), 0.0),
+    "slowdown_ratio": 1.0,
+    "slowdown_ci90_ratio": 0.0,
+}
+
+
+def test_a_run_is_as_slow_as_its_slowest_node() -> None:
+    whole = summed(measured(duration_s=102.0, **ZERO), [measured()])
+    assert whole.evidence == "measured"
+    assert (whole.slowdown_ratio, whole.slowdown_ci90_ratio) == (1.02, 0.001)
+    assert whole.baseline_duration_s == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("used", [{"carbon_g": 0.0}, {"cost": -1.0}, {}])
+def test_where_no_node_changed_anything_the_run_has_saved_nothing(used: dict[str, Any]) -> None:
+    whole = summed(measured(**ZERO, **used), [measured(**ZERO, **used)])
+    assert {name: getattr(whole, name) for name in ZERO} == ZERO
 
 
 def saving(**fields: float) -> Saving:

@@ -37,6 +37,7 @@ class Course:
         at_s: the monotonic time [s].
         step_s: by how much the wall clock was stepped [s].
         in_force: the limit and since when, as the GPUs have it now.
+        are_at_prior, are_reduced: as in `GpusNow`.
         added: the intervals.
     """
 
@@ -44,6 +45,8 @@ class Course:
     at_s: float = 0.0
     step_s: float = 0.0
     in_force: tuple[float, int] | None = (TOP_W, 0)
+    are_at_prior: bool = True
+    are_reduced: bool = False
     added: list[MeterInterval] = field(default_factory=list)
 
     def set_limit(self, power_limit_w: float, purpose: Purpose) -> None:
@@ -55,7 +58,8 @@ class Course:
         begin_ns, end_ns = ns(self.at_s), ns(self.at_s + duration_s)
         fields: dict[str, Any] = {"active": True, "n_iterations": 4.0, "energy_j": power_w * duration_s} | changes
         each = MeterInterval(begin_ns=begin_ns, end_ns=end_ns, **fields)
-        self.books.add(each, GpusNow(in_force=self.in_force), begins_s=MIDNIGHT_S + self.at_s + self.step_s)
+        now = GpusNow(in_force=self.in_force, are_at_prior=self.are_at_prior, are_reduced=self.are_reduced)
+        self.books.add(each, now, begins_s=MIDNIGHT_S + self.at_s + self.step_s)
         self.added.append(each)
         self.at_s += duration_s
 
@@ -276,6 +280,30 @@ def test_of_a_run_whose_beginning_is_not_in_the_books_nothing_is_said() -> None:
     assert "a part of the run is missing" in describe_saving(found)
 
 
+@pytest.mark.parametrize(("lacking_s", "gap"), [(0.0, None), (5.0, None), (20.0, "incomplete"), (1e4, "incomplete")])
+def test_books_that_lack_a_part_of_the_account_are_incomplete(lacking_s: float, gap: str | None) -> None:
+    course, resumed = on_two_curves(), RunBooks()
+    resumed.resume(course.books.stored(), duration_s=2 * HOUR_S + lacking_s)
+    assert resumed.gap == gap
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param({"are_reduced": True}, id="some have less than the run"),
+        pytest.param({"are_at_prior": False}, id="the least prior limit is the top of all"),
+    ],
+)
+def test_of_gpus_at_unlike_limits_nothing_is_told(gpus: dict[str, bool]) -> None:
+    course = Course(**gpus)  # type: ignore[arg-type]  # flags alone
+    course.work(4_000.0)
+    resumed = RunBooks()
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
+    for books in (course.books, resumed):
+        assert books.saving(Looks()) == UnknownSaving(code="limits_differ", n_looks=0)
+    assert "unlike limits" in describe_saving(course.books.saving(Looks()))
+
+
 @pytest.mark.parametrize(("limit_w", "gap"), [(TOP_W, None), (200.0, "curve_changed")])
 def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float, gap: str | None) -> None:
     course = Course()
@@ -313,6 +341,13 @@ def test_each_curve_has_its_own_ratios() -> None:
     assert found.saving.energy_j == pytest.approx(250.0 * HOUR_S)
     assert found.saving.baseline_energy_j == pytest.approx((100.0 / 0.8 + 150.0 / 0.75) * HOUR_S, rel=2e-3)
     assert found.saving.baseline_duration_s == pytest.approx((0.9 + 0.96) * HOUR_S, rel=2e-3)
+
+
+def test_in_the_first_pass_on_another_curve_nothing_is_told() -> None:
+    course = on_two_curves()
+    course.books.top_power_limit_w = TOP_W
+    found = course.books.saving(looks_at(200.0, rate_ratio=0.96, energy_ratio=0.75))
+    assert found == UnknownSaving(code="too_early", n_looks=10)
 
 
 def test_closed_books_are_stored_and_go_on() -> None:

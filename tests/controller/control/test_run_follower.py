@@ -211,6 +211,32 @@ def test_a_follower_knows_by_its_own_looks_what_a_limit_saves() -> None:
     assert found.saving.slowdown_ratio == pytest.approx(1.0, abs=1e-3)
 
 
+def test_where_the_leader_drops_its_curve_the_books_are_closed() -> None:
+    bench = Bench(requested_power_limit_w=280.0, enforced_power_limit_w=280.0).lead(power_limit_w=280.0)
+    bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
+    for second in range(10, 20):
+        each = interval(float(second))
+        bench.follower.add_time(each, bench.gpus.now())
+        bench.books.add(each, bench.gpus.now(), begins_s=float(second))
+        bench.follower.observe(each)
+    bench.on_plan(20.0, reason="refining", power_limit_w=280.0)
+    assert not bench.books.closed, "a look is no first pass"
+    bench.on_plan(25.0, reason="profiling", power_limit_w=280.0)
+    bench.on_plan(30.0, reason="profiling", power_limit_w=200.0)
+    assert len(bench.books.closed) == 1
+    assert (bench.books.books.slots, bench.books.curve, bench.books.gap) == ((), None, None)
+
+
+def test_time_is_added_also_before_the_gpus_have_answered() -> None:
+    bench = Bench().lead()
+    bench.limiter.state = None
+    each = interval(0.0)
+    bench.follower.add_time(each, bench.gpus.now())
+    bench.books.add(each, bench.gpus.now(), begins_s=0.0)
+    (slot,) = bench.books.books.slots
+    assert (slot.active_s, slot.pause_s) == (0.0, 1.0)
+
+
 def test_power_while_the_limit_is_not_in_force_is_not_measured() -> None:
     bench = Bench(requested_power_limit_w=250.0, enforced_power_limit_w=250.0).lead()
     bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
