@@ -278,8 +278,8 @@ class EnergyAccount:
             to_the_end=to_the_end,
             accounted=self._accounted,
         )
-        if self._until_ns is None and intervals:
-            self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns)
+        if self._until_ns is None and (intervals or to_the_end):
+            self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns if intervals else until_ns)
         if self._resumed and (intervals or to_the_end):
             intervals[:0] = self._downtime(self._resumed, intervals[0].begin_ns if intervals else now_ns, meters)
         now_s, history = self._clock.now_s(), self._signal.history()

@@ -15,7 +15,7 @@ from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
 from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
-from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
+from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal, LoopClock
 
 J_PER_KWH = 3_600_000.0
 
@@ -228,6 +228,20 @@ def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later()
     assert sum(interval.duration_s for interval in intervals) == pytest.approx(100)
     assert sum(interval.duration_s for interval in intervals if not interval.active) == pytest.approx(40)
     assert [interval.energy_j for interval in intervals if not interval.duration_s] == [pytest.approx(200)]
+
+
+def test_what_a_gpu_uses_that_was_never_read_is_not_measured() -> None:
+    log, meters = log_of(0, list(range(1, 101))), [steady_meter(10, *range(101)), FixedMeter()]
+    intervals = meter_intervals(logs=[log], meters=meters, since_ns=0, until_ns=ns(100), patient_from_ns=ns(50))
+    assert sum(each.unmeasured_s for each in intervals) == pytest.approx(100.0)
+    assert not any(each.active for each in intervals)
+
+
+async def test_a_run_whose_gpus_were_never_read_is_not_measured() -> None:
+    account, log = EnergyAccount(clock=LoopClock(), signal=FixedSignal(kind="energy")), log_of(0, [10, 20, 30])
+    list(account.advance((0, ns(30)), logs=[log], meters={"GPU-0": FixedMeter()}, tick_s=1.0, to_the_end=True))
+    assert (account.totals.energy_j, account.totals.unmeasured_s) == (0.0, 30.0)
+    assert account.totals.is_unmeasured
 
 
 TICK_S = 0.1
