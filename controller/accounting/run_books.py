@@ -33,7 +33,7 @@ N_STEPS: Final = 48
 MISSING_S: Final = 1.0
 MISSING_RATIO: Final = 0.001
 """Books may lack so much of what the account holds: more is a part that was never entered."""
-MAX_CLOSED: Final = 8
+MAX_CLOSED: Final = 32
 """Closed books that are kept: of a run with more curves nothing is said."""
 MAX_VALUES: Final = 20_000
 """Values of the signal that are kept: more than 60 days of five minutes each. Of more, the newest."""

@@ -366,8 +366,9 @@ NOTES: Final = """\
   was not tested.
 - Runs of half an hour to two without a number, on the flat board, were at the highest limit most of the time: from
   there nothing is looked at, so that their minutes of trials keep them `too_early`.
-- Longer runs are not in the tables: two of 72 h on the board that saves (1 % of scatter) had numbers after 23 minutes,
-  and none at their end. The wandering of the rate by 1 % had them drop 10 curves; of more than nine nothing is told."""
+- Longer runs are not in the tables: two of 72 h on the board that saves (1 % of scatter) had numbers after 23 minutes.
+  The wandering of the rate by 1 % had them drop 10 curves, each for a sweep and a minute of trials or more.
+"""
 
 
 def main() -> None:

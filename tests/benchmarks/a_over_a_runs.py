@@ -10,8 +10,8 @@ import numpy as np
 from scipy.signal import lfilter
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.run_books import RunBooks
-from controller.accounting.run_saving import LEAST_PERIOD_S, PERIOD_RATIO
+from controller.accounting.run_books import GpusNow, RunBooks
+from controller.accounting.run_saving import CHECK_S, PERIOD_RATIO
 from controller.clock import NS_PER_S
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import Planned
@@ -265,12 +265,13 @@ class Node:
         self.control.ledger.add(interval, self.in_force)
         if isinstance(self.control.state, Planned):
             self.books.curve = self.control.state.refinement.profile
-        self.books.add(interval, self.in_force, begins_s=MIDNIGHT_S + interval.begin_ns / NS_PER_S)
+        self.books.add(interval, GpusNow(in_force=self.in_force), begins_s=MIDNIGHT_S + interval.begin_ns / NS_PER_S)
         if not interval.active:
             return
         update = self.control.observe(interval, enforced_power_limit_w=self.in_force[0])
         if update is not None and update.dropped is not None:
             self.books.close(self.control.ledger.looks)
+            self.control.restart_time_budget()
             self.n_curves += 1
 
     def saving(self) -> KnownSaving | UnknownSaving:
@@ -410,7 +411,7 @@ def told_of(board: Board, stops: Sequence[Stop], found: KnownSaving | UnknownSav
 def reason_of(found: KnownSaving | UnknownSaving) -> str:
     """Return why no estimate is told; empty: one is."""
     if isinstance(found, UnknownSaving):
-        return found.reason
+        return found.code
     return "nothing_changed" if found.is_unchanged else ""
 
 
@@ -433,7 +434,7 @@ def play(task: Task) -> Finding:
             node.enter(meters.read())
             if first is None and board.at_s >= check_s:
                 first = told_of(board, stops[:number], node.saving())
-                check_s = board.at_s + max(PERIOD_RATIO * board.at_s, LEAST_PERIOD_S)
+                check_s = board.at_s + max(PERIOD_RATIO * board.at_s, CHECK_S)
         for pause_s in (min(stop.lasts_s, PROFILER.pause_s), stop.lasts_s - PROFILER.pause_s):
             if pause_s > 0:
                 board.pause(pause_s)

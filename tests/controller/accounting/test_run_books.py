@@ -261,7 +261,7 @@ def spoilt(stored: msgspec.Raw, place: list[str | int], value: object) -> msgspe
         (["closed"], [CLOSED | {"top_power_limit_w": 1e30}]),
         (["closed"], [CLOSED | {"books": {"slot_s": 0.0}}]),
         (["closed"], [CLOSED | {"pairs": [{"lower_w": 5.0, "upper_w": 4.0}]}]),
-        (["closed"], [CLOSED] * 20),
+        (["closed"], [CLOSED] * 40),
     ],
 )
 def test_damaged_books_begin_anew_and_nothing_is_said(place: list[str | int], value: object) -> None:
