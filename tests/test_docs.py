@@ -16,7 +16,7 @@ from controller.accounting import ranks
 from controller.control import profile_store
 from controller.gpu import journal, power_limiter
 from controller.gpu.run_dir import RUN_DIR
-from controller.runs import run
+from controller.runs import gpu_claims, run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
 from gridchase.cli.verb import command_line
@@ -129,7 +129,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
     section = HOW_IT_WORKS.split("## Reason codes")[1].split("### ")[0]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
-    assert explained == given | set(run._CLAIM_REASONS) | set(run._END_REASONS.values()) | set(
+    assert explained == given | set(gpu_claims._REASONS) | set(run._END_REASONS.values()) | set(
         signal_feed.DEGRADED_REASONS.values()
     )
 

@@ -1,9 +1,7 @@
-"""The energy account of a run: energy, carbon and cost, and the baseline of the same work at the prior limit.
+"""The energy account of a run: energy, carbon and cost, and the time in which they were used.
 
-An interval between two readings of the meters in which iterations ran throughout is active: it counts for the profile,
-and for the baseline by its iterations. Any other is a pause, which a limit does not change: it counts the same on both
-sides. So does time in which one of several GPUs could not be read, with its energy. Only a pause that was asked for is
-none of the baseline's: the same work would not have waited.
+An interval between two readings of the meters in which iterations ran throughout is active; any other is a pause. So is
+time in which one of several GPUs could not be read, with its energy.
 
 An account outlives its controller: after a restart it resumes from a snapshot, and the time without a controller is one
 pause, with the energy that the GPUs' own counters show.
@@ -20,7 +18,6 @@ from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.clock import NS_PER_S, Clock
 from controller.ports import EnergyMeter, Sample, SignalSource
-from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g, cost, energy_kwh
 
 METER_PATIENCE = 12
@@ -47,41 +44,21 @@ class EnergyTotals:
 
     Attributes:
         energy_j, duration_s: in all [J], [s].
-        n_iterations: of the active intervals alone: a pause stands on both sides whole, with the iterations at its
-            edges.
-        active_s: the time of the active intervals [s].
-        pause_s, pause_energy_j: time that no limit changes, with the short gaps between iterations, and its energy: a
-            gap has its share of what the interval has used [s], [J].
         signal_energy: ∫ c·P dt, in joules times the unit of the signal. Energy without a value counts with the last
-            known one, and before any was known with the first. Likewise `pause_signal_energy`, `signal_iterations`.
+            known one, and before any was known with the first.
         signal_time: ∫ c dt, in seconds times the unit of the signal: what a watt beside the GPUs has cost.
         has_signal: whether a value of the signal was ever known.
-        closed_energy_j, closed_s, closed_signal_energy: the baseline of what ran on former curves.
-        open_energy_j, open_s, open_signal_energy: the active intervals since then, without the gaps in them.
         last_value: the last known value of the signal.
         unmeasured_s: for how long the GPUs were not read: before the first interval, of which no energy is known, and
             since then, where their energy is an estimate [s].
-        paused_s: how long the pauses were that were asked for: `pause_s` is without them, and their energy is in
-            `energy_j` and `signal_energy` alone [s].
+        paused_s: how long the pauses were that were asked for [s].
     """
 
     energy_j: float = 0.0
     duration_s: float = 0.0
-    n_iterations: float = 0.0
-    active_s: float = 0.0
-    pause_s: float = 0.0
-    pause_energy_j: float = 0.0
     signal_energy: float = 0.0
-    pause_signal_energy: float = 0.0
-    signal_iterations: float = 0.0
     signal_time: float = 0.0
     has_signal: bool = False
-    closed_energy_j: float = 0.0
-    closed_s: float = 0.0
-    closed_signal_energy: float = 0.0
-    open_energy_j: float = 0.0
-    open_s: float = 0.0
-    open_signal_energy: float = 0.0
     last_value: float | None = None
     unmeasured_s: float = 0.0
     paused_s: float = 0.0
@@ -100,31 +77,15 @@ class EnergyTotals:
         self.energy_j += interval.energy_j
         self.duration_s += interval.duration_s
         self.unmeasured_s += interval.unmeasured_s
-        ran_s = interval.duration_s - interval.gaps_s if interval.active else 0.0
-        ran_j = interval.energy_j - interval.gaps_energy_j if interval.active else 0.0
-        rest_s, rest_j = interval.duration_s - ran_s, interval.energy_j - ran_j
-        self.open_s += ran_s
-        self.open_energy_j += ran_j
-        if interval.active:
-            self.n_iterations += interval.n_iterations
-            self.active_s += interval.duration_s
-        elif interval.is_asked:
-            self.paused_s += rest_s
-            rest_s = rest_j = 0.0
-        self.pause_s += rest_s
-        self.pause_energy_j += rest_j
+        if interval.is_asked:
+            self.paused_s += interval.duration_s
         if value is not None:
             self.signal_energy += interval.energy_j * value
             self.signal_time += interval.duration_s * value
-            self.open_signal_energy += ran_j * value
-            self.pause_signal_energy += rest_j * value
-            if interval.active:
-                self.signal_iterations += interval.n_iterations * value
 
     def forget_signal(self) -> None:
         """Forget sums in the unit of a former signal; the first value of the new one prices what ran before."""
-        self.signal_energy = self.pause_signal_energy = self.closed_signal_energy = 0.0
-        self.signal_iterations = self.signal_time = self.open_signal_energy = 0.0
+        self.signal_energy = self.signal_time = 0.0
         self.has_signal, self.last_value = False, None
 
     def _price_earlier(self, value: float) -> None:
@@ -132,27 +93,6 @@ class EnergyTotals:
         self.has_signal = True
         self.signal_energy = self.energy_j * value
         self.signal_time = self.duration_s * value
-        self.signal_iterations = self.n_iterations * value
-        self.pause_signal_energy = self.pause_energy_j * value
-        self.closed_signal_energy = self.closed_energy_j * value
-        self.open_signal_energy = self.open_energy_j * value
-
-    def close_curve(self, profile: PowerProfile | None) -> None:
-        """Fix the baseline of the iterations so far: another curve holds for those to come.
-
-        Without a curve their baseline is what they really used.
-        """
-        if profile is None:
-            self.closed_energy_j += self.open_energy_j
-            self.closed_s += self.open_s
-            self.closed_signal_energy += self.open_signal_energy
-        else:
-            iteration_energy_j = profile.fastest.power_w / profile.fastest.iterations_per_s
-            self.closed_energy_j += self.n_iterations * iteration_energy_j
-            self.closed_s += self.n_iterations / profile.fastest.iterations_per_s
-            self.closed_signal_energy += self.signal_iterations * iteration_energy_j
-        self.n_iterations = self.signal_iterations = 0.0
-        self.open_energy_j = self.open_s = self.open_signal_energy = 0.0
 
     def spent(self, *, kind: str, host_power_w: float = 0.0, pue: float = 1.0) -> float | None:
         """Return what a budget has paid so far: grams or money, or kWh where the signal is plain energy.
@@ -169,8 +109,8 @@ class EnergyTotals:
         convert = cost if kind == "price" else carbon_g
         return convert(pue * (self.signal_energy + host_power_w * self.signal_time), 1.0) if self.has_signal else None
 
-    def report(self, *, kind: str, profile: PowerProfile | None) -> dict[str, float | None]:
-        """Return the totals and, where the profile is known, the baseline, by the names of `RunEnergy`."""
+    def report(self, *, kind: str) -> dict[str, float | None]:
+        """Return the totals by the names of `RunEnergy`."""
         fields: dict[str, float | None] = {"energy_j": self.energy_j, "duration_s": self.duration_s}
         if self.paused_s:
             fields["paused_s"] = self.paused_s
@@ -179,23 +119,6 @@ class EnergyTotals:
         name, convert = ("cost", cost) if kind == "price" else ("carbon_g", carbon_g)
         if self.has_signal and kind != "energy":
             fields[name] = convert(self.signal_energy, 1.0)
-        if profile is None or self.n_iterations <= 0:
-            return fields
-        fastest = profile.fastest
-        iteration_energy_j = fastest.power_w / fastest.iterations_per_s
-        baseline_energy_j = self.n_iterations * iteration_energy_j + self.pause_energy_j + self.closed_energy_j
-        baseline_duration_s = self.n_iterations / fastest.iterations_per_s + self.pause_s + self.closed_s
-        fields |= {"baseline_energy_j": baseline_energy_j, "baseline_duration_s": baseline_duration_s}
-        fields["slowdown_ratio"] = self.duration_s / baseline_duration_s
-        saved, baseline = self.energy_j, baseline_energy_j
-        if self.has_signal and kind != "energy":
-            baseline = (
-                self.signal_iterations * iteration_energy_j + self.pause_signal_energy + self.closed_signal_energy
-            )
-            saved = self.signal_energy
-            if kind == "carbon":
-                fields["baseline_carbon_g"] = carbon_g(baseline, 1.0)
-        fields["saved_ratio"] = 1 - saved / baseline if baseline > 0 else None
         return fields
 
 
@@ -237,7 +160,7 @@ class EnergyAccount:
         self._resumed: AccountSnapshot | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
         self._resumed_ns = 0
-        self._skips_downtime = False
+        self._skips_downtime = self._has_other_gpus = False
         self._suspended: AccountSnapshot | None = None
         self._accounted: dict[EnergyMeter, Sample] = {}
         """How far each meter is in the totals."""
@@ -287,6 +210,11 @@ class EnergyAccount:
             else None
             for each in (self._resumed, self._suspended)
         )
+
+    def take_other_gpus(self) -> bool:
+        """Return, once, whether a resumed account goes on with other GPUs than it had."""
+        has_others, self._has_other_gpus = self._has_other_gpus, False
+        return has_others
 
     def skip_downtime(self) -> bool:
         """Leave the time without a controller out, where nothing was added since: it is unknown when the run ended.
@@ -350,8 +278,8 @@ class EnergyAccount:
             to_the_end=to_the_end,
             accounted=self._accounted,
         )
-        if self._until_ns is None and intervals:
-            self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns)
+        if self._until_ns is None and (intervals or to_the_end):
+            self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns if intervals else until_ns)
         if self._resumed and (intervals or to_the_end):
             intervals[:0] = self._downtime(self._resumed, intervals[0].begin_ns if intervals else now_ns, meters)
         now_s, history = self._clock.now_s(), self._signal.history()
@@ -379,8 +307,7 @@ class EnergyAccount:
     ) -> list[MeterInterval]:
         """Return the time between the former account and the first interval since, once."""
         self._resumed = None
-        if not snapshot.counters_j.keys() <= meters.keys():  # a curve of fewer GPUs is no baseline for the others
-            self.totals.close_curve(None)
+        self._has_other_gpus = snapshot.counters_j.keys() != meters.keys()
         return [] if self._skips_downtime else _downtime_intervals(snapshot, until_ns, meters)
 
     def _switch_unit(self, unit: str) -> None:

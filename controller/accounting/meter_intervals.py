@@ -95,7 +95,11 @@ def meter_intervals(
     read = {meter: [_at(samples, mark_ns) for mark_ns in marks_ns] for meter, samples in readings.items()}
     intervals = [_interval(logs, [(each[i], each[i + 1]) for each in read.values()]) for i in range(len(marks_ns) - 1)]
     if len(readings) < len(meters):
-        intervals = [replace(interval, active=False) for interval in intervals]
+        never_read = any(meter.latest is None for meter in meters)  # what it uses is in no later interval
+        intervals = [
+            replace(each, active=False, unmeasured_s=each.duration_s if never_read else each.unmeasured_s)
+            for each in intervals
+        ]
     if accounted is not None:
         for meter in meters:  # what one that fails from the very beginning has used is known when it reads again
             if meter not in accounted and (samples := meter.samples_since(begin_ns, until_ns=begin_ns)):

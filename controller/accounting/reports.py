@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -11,25 +11,37 @@ from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.clock import Clock
 from controller.ports import Blocked, Bus, Target
+from policies.savings.counterfactual import NOTHING_SAVED, Saving
+from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.units import carbon_g
 from publishers.messages.codec import M, Message, encode
-from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy, RunPlan
+from publishers.messages.reports import (
+    KNOWN_EVIDENCE,
+    NodeProfile,
+    NodeProfileEntry,
+    ProfileEntry,
+    ProfileReport,
+    RunEnergy,
+    RunPlan,
+)
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
 
 MAX_DETAIL = 1_024
 CHANGED_RATIO = 0.01
 """A measurement is published again once it has changed by so much."""
-SUMMED = (
-    "n_gpus",
-    "max_power_w",
-    "energy_j",
-    "carbon_g",
-    "cost",
-    "baseline_energy_j",
-    "baseline_carbon_g",
+SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost")
+"""What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
+
+_NOTHING_KNOWN: Final = dict.fromkeys(
+    (
+        *("baseline_energy_j", "baseline_carbon_g", "baseline_duration_s", "saved_ratio", "saved_ci90_ratio"),
+        *("saved_energy_ratio", "saved_energy_ci90_ratio", "slowdown_ratio", "slowdown_ci90_ratio"),
+    )
 )
-"""What adds up over nodes; everything else the leader knows for all."""
+
+_UNCHANGED: Final = KnownSaving(saving=NOTHING_SAVED, is_unchanged=True)
 
 ProfileState = Literal["waiting", "profiling", "planned", "observing", "not_profiled"]
 NodeState = Literal["following", "waiting", "observing"]
@@ -170,6 +182,7 @@ def energy_report(
     would_save_ratio: float | None = None,
     power_limit_w: float | None = None,
     reason: Blocked | None = None,
+    saving: KnownSaving | UnknownSaving | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
@@ -195,7 +208,38 @@ def energy_report(
         detail=reason.detail[:MAX_DETAIL] if reason else None,
         final=final,
     )
-    return msgspec.structs.replace(report, **totals)
+    return with_saving(msgspec.structs.replace(report, **totals), saving)
+
+
+def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> RunEnergy:
+    """Return a record with what was saved and its evidence, or with why that is not known.
+
+    The baselines follow from the ratios: what was saved is computed now and then, and what was used grows meanwhile.
+    """
+    if saving is None or not part.n_gpus:
+        return part
+    if isinstance(saving, UnknownSaving):
+        return msgspec.structs.replace(part, evidence=saving.code)
+    found = saving.saving
+    used_g = part.carbon_g
+    return msgspec.structs.replace(
+        part,
+        evidence="nothing_changed" if saving.is_unchanged else "measured",
+        baseline_energy_j=part.energy_j / (1 - found.saved_energy_ratio),
+        baseline_carbon_g=None if used_g is None else _baseline_carbon_g(used_g, found),
+        baseline_duration_s=part.duration_s / found.slowdown_ratio,
+        saved_ratio=found.saved_ratio,
+        saved_ci90_ratio=saving.saved_ci90_ratio,
+        saved_energy_ratio=found.saved_energy_ratio,
+        saved_energy_ci90_ratio=saving.saved_energy_ci90_ratio,
+        slowdown_ratio=found.slowdown_ratio,
+        slowdown_ci90_ratio=saving.slowdown_ci90_ratio,
+    )
+
+
+def _baseline_carbon_g(used_g: float, found: Saving) -> float:
+    """Return the carbon of the same work at the prior limit [g]; the run itself may have used none."""
+    return used_g / (1 - found.saved_ratio) if found.saved_ratio < 1 else carbon_g(found.baseline_signal_energy, 1.0)
 
 
 def summed(own: RunEnergy, others: Iterable[RunEnergy]) -> RunEnergy:
@@ -214,7 +258,65 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     total = msgspec.structs.replace(
         whole, **sums, incomplete=incomplete, power_limit_w=limit_w, unmeasured_s=unmeasured_s
     )
-    return msgspec.structs.replace(total, saved_ratio=_saved_ratio(total, whole, part))
+    if not part.n_gpus:
+        return total
+    if not whole.n_gpus:
+        return msgspec.structs.replace(total, **{name: getattr(part, name) for name in ("evidence", *_NOTHING_KNOWN)})
+    return _with_joint_saving(total, whole, part)
+
+
+def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> RunEnergy:
+    """Return the sum of two parts with what both have saved; without, where that is not known of one of them."""
+    both = whole, part
+    have_one_signal = len({(each.carbon_g is None, each.cost is None) for each in both}) == 1
+    if not have_one_signal or any(each.evidence not in KNOWN_EVIDENCE for each in both):
+        evidence = "other_nodes" if whole.evidence in KNOWN_EVIDENCE else whole.evidence
+        return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence=evidence)
+    if all(each.evidence == "nothing_changed" for each in both):
+        return with_saving(total, _UNCHANGED)
+    energy = _joint_ratio(both, "saved_energy", [each.energy_j for each in both])
+    name = next((name for name in ("carbon_g", "cost") if getattr(total, name) is not None), "energy_j")
+    saved = _joint_ratio(both, "saved", [getattr(each, name) for each in both])
+    slowest = max(both, key=lambda each: each.slowdown_ratio or 0.0)  # the nodes wait for each other
+    if energy is None or saved is None or not slowest.slowdown_ratio:
+        return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="no_baseline")
+    if max(energy.ci90_ratio, saved.ci90_ratio) > MAX_CI90_RATIO:
+        return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="too_early")
+    return msgspec.structs.replace(
+        total,
+        evidence="measured",
+        baseline_energy_j=energy.baseline,
+        baseline_carbon_g=None if total.carbon_g is None else saved.baseline,
+        baseline_duration_s=total.duration_s / slowest.slowdown_ratio,
+        saved_ratio=saved.ratio,
+        saved_ci90_ratio=saved.ci90_ratio,
+        saved_energy_ratio=energy.ratio,
+        saved_energy_ci90_ratio=energy.ci90_ratio,
+        slowdown_ratio=slowest.slowdown_ratio,
+        slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
+    )
+
+
+class _Joint(NamedTuple):
+    """What several parts have saved together: the share, the half-width of its interval, and the baseline."""
+
+    ratio: float
+    ci90_ratio: float
+    baseline: float
+
+
+def _joint_ratio(parts: Sequence[RunEnergy], name: str, amounts: Sequence[float]) -> _Joint | None:
+    """Return the joint of a ratio; errors may have the same cause on each node, and add up. None: no baseline."""
+    ratios = [getattr(part, f"{name}_ratio") for part in parts]
+    halves = [getattr(part, f"{name}_ci90_ratio") for part in parts]
+    if None in ratios or None in halves or any(ratio >= 1 for ratio in ratios):
+        return None
+    baselines = [each / (1 - ratio) for each, ratio in zip(amounts, ratios, strict=True)]
+    baseline = sum(baselines)
+    if not baseline > 0:
+        return None
+    half_ratio = sum(abs(each) * half for each, half in zip(baselines, halves, strict=True)) / baseline
+    return _Joint(ratio=1 - sum(amounts) / baseline, ci90_ratio=half_ratio, baseline=baseline)
 
 
 def _mean_power_limit_w(*parts: RunEnergy) -> float | None:
@@ -223,21 +325,6 @@ def _mean_power_limit_w(*parts: RunEnergy) -> float | None:
     if not n_gpus or any(part.power_limit_w is None for part in parts if part.n_gpus):
         return None
     return sum(part.n_gpus * (part.power_limit_w or 0.0) for part in parts) / n_gpus
-
-
-def _saved_ratio(total: RunEnergy, *parts: RunEnergy) -> float | None:
-    """Return the saved share of carbon, else of cost, else of energy; a baseline of cost stands only in the ratios."""
-    if total.baseline_carbon_g and total.carbon_g is not None:
-        return 1 - total.carbon_g / total.baseline_carbon_g
-    if total.cost is not None:
-        ratios = [part.saved_ratio for part in parts]
-        baseline_cost = sum(
-            (part.cost or 0.0) / (1 - ratio)
-            for part, ratio in zip(parts, ratios, strict=True)
-            if ratio not in {None, 1.0}
-        )
-        return 1 - total.cost / baseline_cost if None not in ratios and baseline_cost > 0 else None
-    return 1 - total.energy_j / total.baseline_energy_j if total.baseline_energy_j else None
 
 
 def _n_epochs(log: IterationLog) -> tuple[int, int]:

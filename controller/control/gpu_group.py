@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+from controller.accounting.run_books import GpusNow
 from controller.ports import Blocked, EnergyMeter, Hold, LimitState, PowerLimiter, Target
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 
@@ -140,6 +141,18 @@ class GpuGroup:
         if not known or None in states.values():
             return None
         return min(state.enforced_power_limit_w for state in known), max(state.since_ns for state in known)
+
+    def now(self) -> GpusNow:
+        """Return how the GPUs stand now, for the books."""
+        in_force, states = self.in_force(), self.states()
+        return GpusNow(
+            in_force=in_force,
+            highest_w=0.0 if in_force is None else self.bounds_w()[1],
+            are_at_prior=all(
+                state.enforced_power_limit_w >= state.prior_power_limit_w - LIMIT_TOLERANCE_W for state in states
+            ),
+            are_reduced=any(self._reductions.values()),
+        )
 
     def is_in_force(self, since_ns: int) -> bool:
         """Return whether every GPU has had the limit requested of it ever since a moment [ns]."""

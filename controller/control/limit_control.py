@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
+from controller.accounting.run_ledger import RunLedger
 from controller.config import EnergyConfig, PlanRules, ProfilerConfig
 from controller.control.curve_learning import (
     CurveState,
@@ -21,7 +22,6 @@ from controller.control.curve_learning import (
     with_stalls,
 )
 from controller.control.plan import PlanInputs, PlannedTarget
-from controller.control.run_ledger import RunLedger
 from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
@@ -193,8 +193,8 @@ class LimitControl:
         return Purpose.FIRST_PASS if isinstance(self.state, Waiting | Profiling) else Purpose.PLAN
 
     def restart_time_budget(self) -> None:
-        """Reset the time budget at the next decision."""
-        self._restarts_budget = True
+        """Reset the time budget: what was seen so far at once, and its beginning at the next decision."""
+        self._restarts_budget, self.ledger = True, RunLedger()
 
     def observe(self, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate | None:
         """Learn from an active interval at a limit that was in force all the time; None where it does not count."""
@@ -239,7 +239,7 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
-        if self._may_look and self._rules.objective == "slowdown" and not self.is_exploring:
+        if self._may_look and self._rules.objective != "budget" and not self.is_exploring:
             self._update_look(self.state)
         return self._plan.current(now_s, self._trial_block(self.state))
 

@@ -3,8 +3,10 @@
 from typing import Protocol
 
 from controller.accounting.meter_intervals import MeterInterval
+from controller.accounting.run_books import GpusNow
 from controller.control.curve_learning import CurveUpdate
 from controller.ports import Blocked, Target
+from policies.profiling.paired_looks import Looks
 from policies.vocabulary.profile import PowerProfile
 
 
@@ -24,6 +26,15 @@ class RunControl(Protocol):
     @property
     def has_begun(self) -> bool:
         """Return whether the run is under way, so that a rank without iterations does not hold it up."""
+        ...
+
+    @property
+    def looks(self) -> Looks:
+        """Return what was seen of the limits, relative to the highest one."""
+        ...
+
+    def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
+        """Add an interval, active or not, before it is entered in the books, with how its GPUs stand now."""
         ...
 
     def observe(self, interval: MeterInterval) -> CurveUpdate | None:

@@ -10,14 +10,28 @@ their highest limit instead.
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import NodeState, RunReporter
+from controller.accounting.run_books import GpusNow, RunBooks
+from controller.accounting.run_ledger import looks_of
 from controller.clock import NS_PER_S
 from controller.config import Config
+from controller.control.curve_learning import observation_of
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Blocked, Target
+from policies.profiling.paired_looks import (
+    LEAST_ITERATIONS,
+    PRIOR_SCATTER,
+    TOP_S,
+    LookLengths,
+    Looks,
+    Pair,
+    advance_looks,
+)
+from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 from publishers.messages.reports import NodeProfileEntry, RunPlan
 
@@ -29,6 +43,9 @@ MIN_ACTIVE_S = 1.0
 MAX_LIMITS = 64
 MAX_ACTIVE_S = 600.0
 """What was measured before this much time at a limit weighs half, and half again: jobs change."""
+
+_FIRST_PASS: Final = frozenset({"profiling", "profiling_paused"})
+"""Reasons of a limit before there is a plan."""
 
 CurveSums = tuple[float, float, float, float]
 """A limit [W], and sums of time [s], iterations and energy [J] at it."""
@@ -105,23 +122,31 @@ class RunFollower:
     """A run that another node leads: its plan, and this node's part of it.
 
     Attributes:
-        curve: what this node has measured.
+        curve: what this node has measured, by the limits of the plan.
+        looks: what was seen of the limits in force here, relative to the highest one.
     """
 
     has_begun = False
 
-    def __init__(self, run: RunIdentity, *, config: Config, gpus: GpuGroup, reporter: RunReporter) -> None:
+    def __init__(
+        self, run: RunIdentity, *, config: Config, gpus: GpuGroup, reporter: RunReporter, books: RunBooks
+    ) -> None:
         self._job = run.job
+        self._books = books
+        self._shortest_look_s = max(TOP_S, config.profiler.window_s, config.profiler.block_s)
         self._lease_s = config.job.lease_s
         self._settle_s = config.profiler.settle_s
         self._gpus = gpus
         self._reporter = reporter
         self.curve = NodeCurve()
+        self.looks = Looks()
+        self._own_curve = NodeCurve()
+        """By the limits that are in force here."""
         self._plan: RunPlan | None = None
         self._received_s: float | None = None
         self._changed_s = 0.0
         self._logged = ""
-        self._has_published = False
+        self._has_published = self._has_planned = False
 
     @property
     def profile(self) -> PowerProfile | None:
@@ -133,13 +158,19 @@ class RunFollower:
         """Return whether the leader's limit comes from its plan, and is not just being measured."""
         return self._plan is not None and self._plan.is_steady
 
-    def reset(self, sums: Iterable[CurveSums] = ()) -> None:
-        """Drop the curve: the run's GPUs are others now; `sums`: what was measured with these before."""
-        self.curve = NodeCurve(sums)
+    def reset(self, sums: Iterable[CurveSums] = (), pairs: Iterable[Pair] = ()) -> None:
+        """Drop the curve: the run's GPUs are others now; `sums`, `pairs`: what was measured with these before."""
+        self.curve, self._own_curve = NodeCurve(sums), NodeCurve()
+        self.looks = looks_of(pairs)
 
     def on_plan(self, plan: RunPlan, *, now_ns: int) -> bool:
         """Accept the leader's plan at a monotonic time [ns]; return whether it is a new one."""
         former, self._plan = self._plan, plan
+        if plan.reason not in _FIRST_PASS and plan.power_limit_w is not None:
+            self._has_planned = True
+        elif plan.reason == "profiling" and self._has_planned:  # the leader has dropped the curve
+            self._books.close(self.looks)
+            self._has_planned, self._own_curve, self.looks = False, NodeCurve(), Looks()
         if former is None or (former.node, former.seq) == (plan.node, plan.seq):
             return False
         is_new = self._received_s is None or (former.node, former.power_limit_w) != (plan.node, plan.power_limit_w)
@@ -148,14 +179,39 @@ class RunFollower:
             self._changed_s = self._received_s
         return is_new
 
+    def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
+        """Take note of a pause, and of the curve and the purpose by which an interval is entered in the books."""
+        if not interval.active:
+            self.looks = self.looks.after_pause(interval.duration_s)
+        is_first_pass = self._plan is None or self._plan.reason in _FIRST_PASS
+        self._books.purpose = Purpose.FIRST_PASS if is_first_pass else Purpose.PLAN
+        self._books.curve = self._own_curve.profile(gpus.highest_w) or self._books.curve
+
     def observe(self, interval: MeterInterval) -> None:
         """Learn from an active interval, where the plan's limit had settled here before it began."""
+        self._look(interval)
         begin_s = interval.begin_ns / NS_PER_S - self._settle_s
         plan = self._plan
         if plan is None or plan.power_limit_w is None or self._received_s is None or self._changed_s > begin_s:
             return
-        if self._gpus.enforced_w(int(begin_s * NS_PER_S)) is not None:
+        enforced_w = self._gpus.enforced_w(int(begin_s * NS_PER_S))
+        if enforced_w is not None:
             self.curve.observe(interval, power_limit_w=plan.power_limit_w)
+            self._own_curve.observe(interval, power_limit_w=enforced_w)
+
+    def _look(self, interval: MeterInterval) -> None:
+        """Compare what ran at one limit with what ran at the next; the leader looks for all nodes."""
+        enforced_w = self._gpus.enforced_w(interval.begin_ns)
+        if enforced_w is None or not interval.n_iterations:
+            return
+        iteration_time_s = interval.duration_s / interval.n_iterations
+        self.looks = advance_looks(
+            self.looks,
+            observation_of(interval, enforced_power_limit_w=enforced_w),
+            lengths=LookLengths(top_s=max(self._shortest_look_s, LEAST_ITERATIONS * iteration_time_s)),
+            scatter=PRIOR_SCATTER,
+            settle_s=self._settle_s,
+        )
 
     def target(self, *, now_s: float, now_ns: int) -> Target | Blocked:
         """Return the limit to set at a monotonic time [ns], or why none; never above a prior limit."""

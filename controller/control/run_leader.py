@@ -3,12 +3,8 @@
 A run on a single node has its leader there. The curve is measured on this node and stored; other nodes report theirs.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
-
-import msgspec
 
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.iteration_log import IterationLog
@@ -16,6 +12,8 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import ProfileState, RunReporter
+from controller.accounting.run_books import GpusNow, RunBooks
+from controller.accounting.run_ledger import LedgerSnapshot, RunLedger
 from controller.config import Config
 from controller.control.curve_learning import (
     CurveState,
@@ -29,16 +27,12 @@ from controller.control.limit_control import LimitControl, TimeBudgetStart, refu
 from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
 from controller.control.plan import PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
-from controller.control.run_books import RunBooks, describe_saving
-from controller.control.run_ledger import LedgerSnapshot, RunLedger
 from controller.ports import Blocked, SignalSource, Target
 from policies.planning import Progress
+from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm_track import RunRhythm
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S
-
-SAVING_TIMEOUT_S: Final = 30.0
-"""The end of a run waits no longer for what it has saved to be computed."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -48,7 +42,6 @@ class RunLeader:
 
     Attributes:
         limits: the decisions.
-        books: what the run did at each limit.
     """
 
     def __init__(
@@ -63,6 +56,7 @@ class RunLeader:
         account: EnergyAccount,
         reporter: RunReporter,
         other_nodes: OtherNodes,
+        books: RunBooks,
         tell: Callable[[str, str], None],
     ) -> None:
         self._tell = tell
@@ -88,9 +82,7 @@ class RunLeader:
             energy=config.energy,
             may_look=not config.plan.observe,
         )
-        self.books = RunBooks()
-        self._seen: object = None
-        """The signal as the books have it."""
+        self._books = books
 
     @property
     def profile(self) -> PowerProfile | None:
@@ -113,16 +105,15 @@ class RunLeader:
         """Return whether anything was decided yet."""
         return not isinstance(self.limits.state, Waiting)
 
-    def resume(
-        self, *, ledger: LedgerSnapshot | None, time_budget_start: TimeBudgetStart | None, books: msgspec.Raw
-    ) -> None:
-        """Go on with the books and the time budget of a former controller, or begin new ones, saying which."""
+    @property
+    def looks(self) -> Looks:
+        """Return what was seen of the limits, relative to the highest one."""
+        return self.limits.ledger.looks
+
+    def resume(self, *, ledger: LedgerSnapshot | None, time_budget_start: TimeBudgetStart | None) -> None:
+        """Go on with the time budget of a former controller, or begin a new one, saying which."""
         limits, name = self.limits, self._ranks.name
         limits.budget_start = time_budget_start
-        try:
-            self.books.resume(books)
-        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-            _LOGGER.warning("%s: its books are damaged, and begin anew: %s", name, error)
         if ledger is None:
             limits.restart_time_budget()
             _LOGGER.info("%s: the time budget begins anew: no ledger of the run so far is kept", name)
@@ -131,41 +122,11 @@ class RunLeader:
         n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
         _LOGGER.info("%s: the time budget goes on: %.3g h, %d looks", name, n_hours, n_looks)
 
-    def change_gpus(self) -> None:
-        """Begin a new time budget: the run has other GPUs from here on, and another curve."""
-        self.books.drop_curve()
-        self.limits.restart_time_budget()
-
-    def add_time(self, interval: MeterInterval, *, begins_s: float) -> None:
-        """Add an interval, active or not, that began at a Unix time [s], to the books and to the time at its limit."""
-        in_force = self._gpus.in_force()
-        self.limits.ledger.add(interval, in_force)
-        if in_force is not None:
-            self.books.top_power_limit_w = max(self.books.top_power_limit_w, self._gpus.bounds_w()[1])
-        self.books.add(interval, in_force, begins_s=begins_s)
-        if self._signal.history() is not self._seen:
-            self._add_signal(begins_s + interval.duration_s)
-
-    def _add_signal(self, until_s: float) -> None:
-        """Add what the run has seen of the signal, up to a Unix time [s]; plain energy needs none."""
-        self._seen = self._signal.history()
-        if self._signal.kind != "energy":
-            self.books.add_signal(self._seen, until_s=until_s, is_stopgap=bool(self._signal.provenance().reason))
-
-    async def log_saving(self, *, now_s: float) -> None:
-        """Log what the run has saved, once it has ended; nothing of a run that did nothing here."""
-        books, limits = self.books, self.limits
-        if not books.books.slots:
-            return
-        curve = limits.state.refinement.profile if isinstance(limits.state, Planned) else None
-        try:
-            self._add_signal(now_s)
-            async with asyncio.timeout(SAVING_TIMEOUT_S):
-                found = await asyncio.to_thread(books.saving, curve, limits.ledger.looks, energy=self._energy)
-        except Exception as error:  # noqa: BLE001 — a line in the log may not end the controller, whatever it is
-            _LOGGER.warning("%s: what was saved cannot be computed: %r", self._ranks.name, error)
-        else:
-            _LOGGER.info("%s: %s", self._ranks.name, describe_saving(found))
+    def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
+        """Add an interval, active or not, to the time at its limit; say of which curve the books are."""
+        self.limits.ledger.add(interval, gpus.in_force)
+        if isinstance(self.limits.state, Planned):
+            self._books.curve = self.limits.state.refinement.profile
 
     def observe(self, interval: MeterInterval) -> CurveUpdate | None:
         """Learn from an active interval, if it ran at the requested limit; store a curve that is new."""
@@ -175,17 +136,15 @@ class RunLeader:
         update = self.limits.observe(interval, enforced_power_limit_w=enforced_w)
         if update is not None and update.is_new:
             self._store_curve(update.state)
-        if update is not None and update.dropped:
-            self.books.drop_curve()
         return update
 
     def target(self, *, now_s: float, now_ns: int) -> Target | None:
         """Return the limit that the run should have now, at a Unix time [s] and a monotonic one [ns]."""
         limits, slowest, rhythm = self.limits, self._ranks.slowest, self._ranks.rhythm
         limits.is_multi_node = self._ranks.is_multi_node
-        if limits.heed(rhythm):  # in what unit its baseline would be is not known: it is what was used
-            self._account.totals.close_curve(None)
-            self.books.drop_curve()
+        if limits.heed(rhythm):  # what was measured before is void
+            self._books.curve = None
+            self._books.close(Looks())
         if isinstance(limits.state, Waiting):
             self._begin(rhythm)
         if limits.fault is not None and not self._has_told:
@@ -199,7 +158,7 @@ class RunLeader:
             if highest is not None:
                 return highest
         target = limits.current(now_s, slowest.n_iterations) or limits.choose(self._plan_inputs(now_s, slowest))
-        self.books.purpose = limits.purpose
+        self._books.purpose = limits.purpose
         return target
 
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:

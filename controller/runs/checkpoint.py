@@ -20,14 +20,17 @@ from msgspec import Struct, field
 from controller.accounting.energy_account import AccountSnapshot
 from controller.accounting.iteration_log import ENDLESS_NS
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
+from controller.accounting.run_ledger import LedgerSnapshot
 from controller.clock import Clock
 from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
-from controller.control.run_ledger import LedgerSnapshot
 from controller.state_files import Content, FileWriter
+from policies.profiling.paired_looks import Pair
 from publishers.messages.topics import escape_level
 
-VERSION: Final = 3
+VERSION: Final = 4
+READABLE: Final = frozenset({3, 4})
+"""Of version 3 the account was in other sums, which are not needed any more."""
 MAX_AGE_S: Final = 86_400.0
 MAX_CHECKPOINTS: Final = 256
 """As many as there are runs at a time on one node."""
@@ -49,6 +52,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         account: the energy account.
         ranks: how far the training processes were, by rank.
         node_curve: what a node that follows has measured, as in `run_follower.NodeCurve`.
+        node_pairs: what it has seen of the limits in force there, in pairs.
         time_budget_start: where the time budget starts, where the run has dropped a curve.
         ledger: the time at each limit since then, and what the limits are relative to the highest one.
         books: as in `run_books.BooksSnapshot`; what is wrong with them costs them alone.
@@ -62,6 +66,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
     account: AccountSnapshot
     ranks: dict[int, RankCheckpoint]
     node_curve: list[CurveSums] = field(default_factory=list)
+    node_pairs: list[Pair] = field(default_factory=list)
     time_budget_start: TimeBudgetStart | None = None
     ledger: LedgerSnapshot | None = None
     books: msgspec.Raw = NO_BOOKS
@@ -122,6 +127,7 @@ class RunCheckpoints:
         ranks: dict[int, RankCheckpoint],
         *,
         node_curve: Sequence[CurveSums] = (),
+        node_pairs: Sequence[Pair] = (),
         time_budget_start: TimeBudgetStart | None = None,
         ledger: LedgerSnapshot | None = None,
         books: msgspec.Raw = NO_BOOKS,
@@ -137,6 +143,7 @@ class RunCheckpoints:
             account=account,
             ranks=ranks,
             node_curve=list(node_curve),
+            node_pairs=list(node_pairs),
             time_budget_start=time_budget_start,
             ledger=ledger,
             books=books,
@@ -183,7 +190,7 @@ def _read(path: Path) -> RunCheckpoint | None:
     try:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Head).version
-        checkpoint = msgspec.json.decode(content, type=RunCheckpoint) if version == VERSION else None
+        checkpoint = msgspec.json.decode(content, type=RunCheckpoint) if version in READABLE else None
         if checkpoint is not None:
             _check(checkpoint)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -209,8 +216,9 @@ def _check(checkpoint: RunCheckpoint) -> None:
         *(dict(enumerate(sums)) for sums in checkpoint.node_curve),
     ]
     numbers = [value for part in parts for value in part.values() if value is not None]
-    if checkpoint.ledger is not None:
-        checkpoint.ledger.check()
+    for ledger in (checkpoint.ledger, LedgerSnapshot(pairs=checkpoint.node_pairs)):
+        if ledger is not None:
+            ledger.check()
     if not account.counters_j:
         raise ValueError("names no GPU")
     if not all(0 <= time_ns < ENDLESS_NS for time_ns in times_ns):
@@ -218,7 +226,7 @@ def _check(checkpoint: RunCheckpoint) -> None:
     if not all(abs(value) <= _MOST for value in numbers):
         raise ValueError(f"a total is above {_MOST:g}")
     totals = account.totals
-    amounts = [totals.energy_j, totals.duration_s, totals.n_iterations, totals.active_s, totals.pause_s]
+    amounts = [totals.energy_j, totals.duration_s, totals.paused_s]
     amounts += [
         each[name] for each in totals_of_ranks for name in ("n_iterations", "active_s", "running_s", "n_epochs")
     ]

@@ -1,14 +1,20 @@
 """GPU claims: training processes name their GPUs, and each GPU belongs to one run at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from controller.ports import UNLISTED, Gpu
+from controller.ports import UNLISTED, Blocked, Gpu
 from publishers.messages.topics import RunKey
 
 MIN_UUID_PREFIX: Final = 8
+_REASONS: Final = {
+    "shared": "another tenant computes on a GPU of the run: a limit would affect both",
+    "claim_unproven": "the driver does not show that the run computes on its GPUs",
+    "claim_unrelated": "the run's rate does not change with the power limit of the GPU that it claims",
+}
+"""Why a run whose claim is refused has no limit, the gravest first."""
 
 
 class Standing(IntEnum):
@@ -29,6 +35,14 @@ class ClaimRejection:
     code: str
     detail: str
     owner: RunKey | None = None
+
+
+def blocked_by_claims(codes: Collection[str]) -> Blocked:
+    """Return why a run has no limit whose claims were refused with these codes."""
+    for code, detail in _REASONS.items():
+        if code in codes:
+            return Blocked(reason=code, detail=detail)
+    return Blocked(reason="claim_rejected", detail="the run's claim is invalid or conflicts with another one")
 
 
 class GpuClaims:

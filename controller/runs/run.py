@@ -7,6 +7,7 @@ message has arrived for the lease. While it does not iterate, though it lives, i
 Where a run has ranks on several nodes, the controller of the node of rank 0 leads and the others follow.
 """
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Ranks, RunIdentity
 from controller.accounting.reports import RunReporter, energy_report
+from controller.accounting.run_saving import RunSaving
 from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.config import Config
 from controller.control.gpu_group import GpuGroup, Readiness
@@ -27,6 +29,7 @@ from controller.control.run_leader import RunLeader
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
 from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
@@ -40,11 +43,6 @@ MAX_STEPS_PER_TICK = 10
 
 _LOGGER = logging.getLogger(__name__)
 _END_REASONS: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
-_CLAIM_REASONS: dict[str, str] = {
-    "shared": "another tenant computes on a GPU of the run: a limit would affect both",
-    "claim_unproven": "the driver does not show that the run computes on its GPUs",
-    "claim_unrelated": "the run's rate does not change with the power limit of the GPU that it claims",
-}
 
 
 class TrainingRun:
@@ -93,10 +91,9 @@ class TrainingRun:
         self._checkpoints = checkpoints
         self._former = checkpoints.load(identity)
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
-        self._is_resumed = False
-        self._is_downtime_skipped = False
-        former_ranks = self._former.ranks if self._former else None
-        self.ranks = Ranks(name=str(identity.key), lease_s=config.job.lease_s, checkpoints=former_ranks)
+        self._is_resumed = self._is_downtime_skipped = False
+        name, ranks = str(identity.key), self._former.ranks if self._former else None
+        self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks)
         self.rejections: dict[int, str] = {}
         self.unproven: set[int] = set()
         self.is_flooding = False
@@ -109,6 +106,8 @@ class TrainingRun:
         self._reporter = RunReporter(
             identity, bus=bus, topics=topics, ranks=self.ranks, other_nodes=self.other_nodes, clock=clock
         )
+        self._saving = RunSaving(signal=signal, name=name, is_incomplete=checkpoints.is_unreadable(identity))
+        books = self._saving.books
         self._leader = RunLeader(
             identity,
             config=config,
@@ -119,11 +118,10 @@ class TrainingRun:
             account=self._account,
             reporter=self._reporter,
             other_nodes=self.other_nodes,
+            books=books,
             tell=tell,
         )
-        if checkpoints.is_unreadable(identity):
-            self._leader.books.gap = "incomplete"
-        self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter)
+        self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter, books=books)
         self._control = self._role()
         shares_slack = config.plan.rules_of(identity.job).share_slack
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
@@ -140,7 +138,7 @@ class TrainingRun:
         return 0 in self.ranks.members
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
-        """Give the run a GPU; a curve measured with fewer of them is void, and the baseline of what ran on it fixed."""
+        """Give the run a GPU; a curve measured with fewer of them is void, and its books are closed."""
         former = self._former if self._is_resumed else None
         self._checkpoints.mark_gpu_reassigned(limiter.gpu.uuid, self.identity)
         if self.gpus.uuids and not self._account.is_waiting_for_gpu(limiter.gpu.uuid):
@@ -148,7 +146,7 @@ class TrainingRun:
         self.gpus.add(limiter, meter)
         self._leader.limits.reset()
         has_all_gpus = former is not None and former.account.counters_j.keys() == self.gpus.uuids
-        self._follower.reset(former.node_curve if former and has_all_gpus else ())
+        self._follower.reset(*((former.node_curve, former.node_pairs) if former and has_all_gpus else ()))
 
     def withdraw_gpu(self, uuid: str, detail: str) -> None:
         """Give a GPU back that the run has no more: its limit at once; what it draws from now on is another's."""
@@ -158,11 +156,14 @@ class TrainingRun:
         self._follower.reset(())
 
     def _close_curve(self) -> None:
-        """Fix the baseline of what ran so far: from here on the run has other GPUs, and another curve."""
+        """Close the books of what ran so far: from here on the run has other GPUs, and another curve."""
         self._update_account()
-        if self._account.totals.n_iterations:
-            self._account.totals.close_curve(self._control.profile)
-            self._leader.change_gpus()
+        self._change_curve()
+
+    def _change_curve(self) -> None:
+        """Close the books, and begin a new time budget: another curve holds from here on."""
+        self._saving.close(self._control.looks)
+        self._leader.limits.restart_time_budget()
 
     @property
     def ignores_limits(self) -> bool:
@@ -179,7 +180,10 @@ class TrainingRun:
         if rank is None:
             return "not_leader", "rank 0 of this run is on another node: ask the controller of that node"
         if self._is_claim_rejected() or 0 in self.unproven or not self.gpus.uuids:
-            return "claim_unproven", f"this run holds no GPU of this node: {self._blocked_by_claim().detail}"
+            return (
+                "claim_unproven",
+                f"this run holds no GPU of this node: {blocked_by_claims(set(self.rejections.values())).detail}",
+            )
         if not rank.status.pausable:
             detail = "the training has not said that it can pause: it needs pausable=True, and ranks that can agree"
             return "not_pausable", detail
@@ -197,7 +201,8 @@ class TrainingRun:
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
             self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
             former = self._former
-            self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start, books=former.books)
+            self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start)
+            self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
             self._step(self._clock.now_s())
@@ -241,7 +246,12 @@ class TrainingRun:
         """Control the run until it ends, then release its GPUs and close its account."""
         self._tick_s = tick_s
         try:
-            await self._control_until_end()
+            async with asyncio.TaskGroup() as tasks:
+                saving = tasks.create_task(
+                    self._saving.keep_known(self._clock, lambda: self._control.looks), name="saving"
+                )
+                await self._control_until_end()
+                saving.cancel()
         finally:
             if self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
@@ -251,15 +261,17 @@ class TrainingRun:
         # Silent it may have been since before this controller.
         is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
         self._update_account(to_the_end=True)
-        self._report_energy(final=True)
+        try:
+            await self._saving.update(self._control.looks, now_s=self._clock.now_s())
+        finally:  # also where the controller stops meanwhile
+            self._report_energy(final=True)
         if self._observed is not None:
             _LOGGER.info("%s: %s", self.identity.key, self._observed.summary())
         if self.ended == "finished":
             self._checkpoints.delete(self.identity)
         elif not is_unchanged:  # its processes may come back, as from a network that was away
             self._save_checkpoint()
-        if self._control is self._leader:
-            await self._leader.log_saving(now_s=self._clock.now_s())
+        self._saving.log()
 
     async def _control_until_end(self) -> None:
         next_s = report_s = checkpoint_s = self._clock.now_s()
@@ -333,9 +345,12 @@ class TrainingRun:
             self.ranks.forget_before(end_ns)
 
     def _add_time(self, interval: MeterInterval) -> None:
-        """Add an interval to the books and the ledger, which are kept where the run is led."""
-        if self._control is self._leader:
-            self._leader.add_time(interval, begins_s=self._began_s(interval))
+        """Add an interval to the ledger and to the books."""
+        if self._account.take_other_gpus():
+            self._change_curve()
+        now = self.gpus.now()
+        self._control.add_time(interval, now)
+        self._saving.add(interval, now, begins_s=self._began_s(interval))
 
     def _began_s(self, interval: MeterInterval) -> float:
         """Return when an interval began [Unix s]."""
@@ -353,8 +368,8 @@ class TrainingRun:
         update = self._control.observe(interval)
         if update is None:
             return False
-        if update.dropped:  # its baseline is fixed: another curve holds from here on
-            self._account.totals.close_curve(update.dropped)
+        if update.dropped:
+            self._change_curve()
         return update.is_new
 
     def _update_limit(self, now_s: float) -> None:
@@ -363,7 +378,7 @@ class TrainingRun:
         is_rejected = self._is_claim_rejected()
         if self._observed is not None:
             self._observe(self._observed, readiness, now_s=now_s, now_ns=now_ns)
-            self._note_limit(self._blocked_by_claim() if is_rejected else None)
+            self._note_limit(blocked_by_claims(set(self.rejections.values())) if is_rejected else None)
             return
         target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
         if isinstance(target, Blocked):
@@ -407,7 +422,7 @@ class TrainingRun:
     def _blocked(self, readiness: Readiness, *, is_rejected: bool) -> Blocked | None:
         """Return why the run may have no limit now; None where it may."""
         if is_rejected:
-            return self._blocked_by_claim()
+            return blocked_by_claims(set(self.rejections.values()))
         if self.ranks.ending:  # a lost one may come back: its limits do not wait for it
             return self._blocked_by_end(self.ranks.ending)
         if readiness == "not_ours":
@@ -421,12 +436,6 @@ class TrainingRun:
                 reason="waiting_for_ranks", detail="waiting until every rank iterates and every GPU has answered"
             )
         return self._idleness.blocked
-
-    def _blocked_by_claim(self) -> Blocked:
-        for code, detail in _CLAIM_REASONS.items():
-            if code in self.rejections.values():
-                return Blocked(reason=code, detail=detail)
-        return Blocked(reason="claim_rejected", detail="the run's claim is invalid or conflicts with another one")
 
     def _blocked_by_end(self, ended: End) -> Blocked:
         detail = f"run {self.identity.run} of {self.identity.job} has ended"
@@ -451,7 +460,8 @@ class TrainingRun:
                 node_curve=self._follower.curve.sums,
                 time_budget_start=self._leader.limits.budget_start,
                 ledger=self._leader.limits.ledger.snapshot(),
-                books=self._leader.books.stored(),
+                node_pairs=self._follower.looks.pairs,
+                books=self._saving.books.stored(),
             )
 
     def _incomplete(self) -> list[str]:
@@ -474,7 +484,7 @@ class TrainingRun:
         part = energy_report(
             self.ranks.status,
             self.ranks.logs,
-            self._account.totals.report(kind=kind, profile=self._control.profile),
+            self._account.totals.report(kind=kind),
             state=self.ended or self.ranks.ending or "running",
             gpu_model=self.gpus.model,
             n_gpus=len(self.gpus.uuids),
@@ -485,5 +495,6 @@ class TrainingRun:
             would_save_ratio=self._observed.would_save_ratio if self._observed else None,
             power_limit_w=self._mean_power_limit_w,
             reason=self._limit_reason,
+            saving=self._saving.latest,
         )
         self._reporter.publish_energy(part)

@@ -22,7 +22,7 @@ What was saved has parts, which add up to it:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -47,8 +47,8 @@ class Saving:
         energy_j, duration_s: of the run [J], [s].
         signal_energy: ∫ c·P dt of the run [J times the signal's unit]; without a signal c is 1.
         baseline_energy_j, baseline_duration_s, baseline_signal_energy: the same, of the twin.
-        better_limit_ratio, following_ratio, looks_ratio, first_pass_ratio: the parts of what was saved, as shares of
-            the baseline; less than 0 is a cost.
+        following_signal_energy, looks_signal_energy, first_pass_signal_energy: what following the grid, looks and the
+            first pass have saved, in the unit of `signal_energy`; less than 0 is a cost.
     """
 
     energy_j: float
@@ -57,15 +57,58 @@ class Saving:
     baseline_energy_j: float
     baseline_duration_s: float
     baseline_signal_energy: float
-    better_limit_ratio: float
-    following_ratio: float
-    looks_ratio: float
-    first_pass_ratio: float
+    following_signal_energy: float = 0.0
+    looks_signal_energy: float = 0.0
+    first_pass_signal_energy: float = 0.0
+
+    def plus(self, other: "Saving") -> "Saving":
+        """Return what two parts of a run have saved together."""
+        names = (each.name for each in fields(self))
+        return Saving(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def saved_ratio(self) -> float:
-        """Return the share of the baseline that was saved: the sum of its parts."""
+        """Return the share of the baseline that was saved: the sum of the four parts."""
         return self.better_limit_ratio + self.following_ratio + self.looks_ratio + self.first_pass_ratio
+
+    @property
+    def better_limit_ratio(self) -> float:
+        """Return the share that the better limit has saved: what the other parts have not."""
+        others = self.following_ratio + self.looks_ratio + self.first_pass_ratio
+        return self._baseline_ratio(self.baseline_signal_energy - self.signal_energy) - others
+
+    @property
+    def following_ratio(self) -> float:
+        """Return the share that following the grid has saved."""
+        return self._baseline_ratio(self.following_signal_energy)
+
+    @property
+    def looks_ratio(self) -> float:
+        """Return the share that looks have saved: they cost."""
+        return self._baseline_ratio(self.looks_signal_energy)
+
+    @property
+    def first_pass_ratio(self) -> float:
+        """Return the share that the first pass has saved: it costs, mostly."""
+        return self._baseline_ratio(self.first_pass_signal_energy)
+
+    @property
+    def saved_energy_ratio(self) -> float:
+        """Return the share of the baseline's energy that was saved."""
+        return 1 - self.energy_j / self.baseline_energy_j if self.baseline_energy_j > 0 else 0.0
+
+    @property
+    def slowdown_ratio(self) -> float:
+        """Return how many times as long as its twin the run took."""
+        return self.duration_s / self.baseline_duration_s if self.baseline_duration_s > 0 else 1.0
+
+    def _baseline_ratio(self, signal_energy: float) -> float:
+        """Return a share of the baseline; 0 of a baseline that is not above 0."""
+        return signal_energy / self.baseline_signal_energy if self.baseline_signal_energy > 0 else 0.0
+
+
+NOTHING_SAVED: Final = Saving(**dict.fromkeys((each.name for each in fields(Saving)), 0.0))
+"""That of a run that did nothing: its ratios are those of one that saved nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +137,7 @@ class Counterfactual:
             any by the first. None, or no value at all: plain energy counts.
         host_power_w: what the rest of the machine draws all the time [W].
         pue: what the building draws per watt of the machine.
+        ahead_s: how far ahead of the run its twin is when the books begin: that of an earlier part has gained it [s].
 
     Attributes:
         known: the ratios of each known limit, ascending, the top included.
@@ -111,6 +155,7 @@ class Counterfactual:
         signal: Signal | None,
         host_power_w: float = 0.0,
         pue: float = 1.0,
+        ahead_s: float = 0.0,
     ) -> None:
         if not books.slots:
             raise ValueError("the books are empty: nothing has run yet")
@@ -129,8 +174,8 @@ class Counterfactual:
                 self._energy_j[where] += use.energy_j
         self._limits_w = np.array(limits_w)
         self._weights = _interpolation(np.array([each.power_limit_w for each in self.known]), self._limits_w)
-        # Times count from the run's start: Unix time would cost seven digits.
-        origin_s = slots[0].begins_s
+        # Times count from the twin's start: Unix time would cost seven digits.
+        origin_s = slots[0].begins_s - ahead_s
         self._begins_s = np.array([slot.begins_s - origin_s for slot in slots])
         self._spans_s = np.array([slot.ends_s - slot.begins_s for slot in slots])
         self._pauses_s = np.array([slot.pause_s for slot in slots])
@@ -142,8 +187,13 @@ class Counterfactual:
         self._values = self._means(self._begins_s, self._active_s.sum(axis=(0, 2)))
 
     @property
+    def is_unchanged(self) -> bool:
+        """Return whether the run is its own twin: it was never below the top limit, nor asked to wait."""
+        return self.is_at_top and not self._asked_s.any()
+
+    @property
     def is_at_top(self) -> bool:
-        """Return whether the run has never iterated below the top limit: its twin is the run itself."""
+        """Return whether the run has never iterated below the top limit."""
         is_below = self._limits_w < self.top_power_limit_w - SAME_POINT_W
         return not self._active_s[..., is_below].any()
 
@@ -153,7 +203,7 @@ class Counterfactual:
         works_s = active_s @ (rate_ratios @ self._weights.T).T
         works_j = energy_j @ (energy_ratios @ self._weights.T).T
         rests_s = np.maximum(self._spans_s - active_s.sum(axis=1) - self._asked_s, 0.0)[:, None]
-        waits_s = np.diff(self._begins_s + self._spans_s, prepend=0.0) - self._spans_s
+        waits_s = np.diff(self._begins_s + self._spans_s, prepend=self._begins_s[0]) - self._spans_s
         ends_s = np.cumsum(np.maximum(waits_s, 0.0)[:, None] + works_s + rests_s, axis=0)
         works_j = self._pue * (works_j + self._host_power_w * works_s)
         pauses_j = (self._pue * (self._pauses_j + self._host_power_w * self._pauses_s))[:, None]
@@ -164,31 +214,22 @@ class Counterfactual:
             signal_energy=(values[0] * works_j + values[1] * pauses_j).sum(axis=0),
         )
 
-    def saved_ratios(self, rate_ratios: Values, energy_ratios: Values) -> Values:
-        """Return what was saved under each set of ratios, shape (d,); NaN where the baseline is not above 0."""
-        baselines = self.twins(rate_ratios, energy_ratios).signal_energy
-        return 1 - np.divide(self._spent, baselines, out=np.full_like(baselines, np.nan), where=baselines > 0)
-
-    def saving(self) -> Saving | None:
-        """Return what was saved, by the ratios as they are; None where the baseline is not above 0."""
+    def saving(self) -> Saving:
+        """Return what was saved, by the ratios as they are."""
         rate_ratios = np.array([[each.rate_ratio for each in self.known]])
         energy_ratios = np.array([[each.energy_ratio for each in self.known]])
         twins = self.twins(rate_ratios, energy_ratios)
-        baseline = float(twins.signal_energy[0])
-        if not baseline > 0:
-            return None
-        following, looks, first_pass = (part / baseline for part in self._parts(rate_ratios[0], energy_ratios[0]))
+        following, looks, first_pass = self._parts(rate_ratios[0], energy_ratios[0])
         return Saving(
             energy_j=self._own_energy_j,
             duration_s=self._own_duration_s,
             signal_energy=self._spent,
             baseline_energy_j=float(twins.energy_j[0]),
             baseline_duration_s=float(twins.duration_s[0]),
-            baseline_signal_energy=baseline,
-            better_limit_ratio=1 - self._spent / baseline - (following + looks + first_pass),
-            following_ratio=following,
-            looks_ratio=looks,
-            first_pass_ratio=first_pass,
+            baseline_signal_energy=float(twins.signal_energy[0]),
+            following_signal_energy=following,
+            looks_signal_energy=looks,
+            first_pass_signal_energy=first_pass,
         )
 
     @property

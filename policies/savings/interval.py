@@ -1,5 +1,8 @@
 """How well it is known what a run has saved: the 90 % interval, and from when on there is anything to say.
 
+The rule looks at the looks and at the width of the intervals alone, never at the estimate: one that did would publish
+wrong zeros only.
+
 Two things are not known. The ratios of the limits have errors; what the errors have in common counts. The saving is
 nearly linear in them, but for kinks where the twin's work moves into another hour: under a strong signal the half
 difference at plus and minus one error may be half of the standard deviation, or a third too large. So the saving is
@@ -18,13 +21,15 @@ from typing import Final
 import numpy as np
 
 from policies.savings.books import Books
-from policies.savings.counterfactual import Counterfactual, Saving
+from policies.savings.counterfactual import Counterfactual, Saving, Twins
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import Values
 
 MIN_LOOKS: Final = 8
 """Looks before there is anything to say."""
+MAX_CI90_RATIO: Final = 0.01
+"""Nor is there while the half-width of an interval is more than one point."""
 NORMAL_QUANTILE: Final = 1.645
 """Of the normal distribution, at 95 %: 5 % are beyond each end."""
 LUCK_RATIO: Final = 0.0004
@@ -36,16 +41,19 @@ N_PAIRS: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSaving:
-    """What a run has saved, with its 90 % interval.
+    """What a run has saved, with its 90 % intervals.
 
     Attributes:
         saving: the estimate.
-        lower_ratio, upper_ratio: the ends of the interval, as shares of the baseline.
+        saved_ci90_ratio, saved_energy_ci90_ratio, slowdown_ci90_ratio: the half-widths of the intervals of its ratios.
+        is_unchanged: whether the run did what it would have done without us: it has saved nothing, by construction.
     """
 
     saving: Saving
-    lower_ratio: float
-    upper_ratio: float
+    saved_ci90_ratio: float = 0.0
+    saved_energy_ci90_ratio: float = 0.0
+    slowdown_ci90_ratio: float = 0.0
+    is_unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,60 +61,91 @@ class UnknownSaving:
     """Why nothing is said of what a run has saved.
 
     Attributes:
-        reason: `too_early`: there were not enough looks yet; `no_baseline`: the top limit would have cost nothing, or
-            even have been paid for, or might have been, so that there is nothing to take a share of.
+        code: `too_early`: there were not enough looks yet, or they scatter too much; `no_baseline`: the top limit
+            would have cost nothing, or even have been paid for, or might have been, so that there is nothing to take a
+            share of; or a code of whoever keeps the books.
         n_looks: how many looks there were.
     """
 
-    reason: str
+    code: str
     n_looks: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The part of a run that was on one curve.
+
+    Attributes:
+        books: what it did.
+        ratios: of the limits of the curve.
+        top_power_limit_w: the top limit [W].
+        correlation: of the errors of the ratios, in their order, shape (n_ratios, n_ratios): looks at one limit say
+            something of its neighbours. It holds for rates and for energies. None: the errors are independent.
+    """
+
+    books: Books
+    ratios: Sequence[LimitRatios]
+    top_power_limit_w: float
+    correlation: Values | None = None
+
+
 def estimate_saving(
-    books: Books,
-    ratios: Sequence[LimitRatios],
-    *,
-    top_power_limit_w: float,
-    signal: Signal | None,
-    host_power_w: float = 0.0,
-    pue: float = 1.0,
-    correlation: Values | None = None,
+    segments: Sequence[Segment], *, signal: Signal | None, host_power_w: float = 0.0, pue: float = 1.0
 ) -> KnownSaving | UnknownSaving:
     """Return what a run has saved so far, or why that is not known.
 
     Args:
-        books: of the run; this and the next ones are those of `Counterfactual`.
-        ratios: of the limits of the curve.
-        top_power_limit_w: the top limit [W].
-        signal: the newest values, from the run's start on.
+        segments: the parts of the run, one after the other; of each the twin is as far ahead as of those before.
+        signal: the newest values, from the run's start on; this and the next ones are those of `Counterfactual`.
         host_power_w: what the rest of the machine draws all the time [W].
         pue: what the building draws per watt of the machine.
-        correlation: of the errors of the ratios, in their order, shape (n_ratios, n_ratios): looks at one limit say
-            something of its neighbours. It holds for rates and for energies. None: the errors are independent.
     """
-    n_looks = sum(each.n_looks for each in ratios)
-    if not books.slots:
-        return UnknownSaving(reason="too_early", n_looks=n_looks)
-    counterfactual = Counterfactual(
-        books,
-        ratios,
-        top_power_limit_w=top_power_limit_w,
-        signal=signal,
-        host_power_w=host_power_w,
-        pue=pue,
-    )
-    is_at_top = counterfactual.is_at_top
+    n_looks = sum(each.n_looks for segment in segments for each in segment.ratios)
+    parts: list[tuple[Segment, Counterfactual]] = []
+    total: Saving | None = None
+    for segment in segments:
+        if not segment.books.slots:
+            continue
+        part = Counterfactual(
+            segment.books,
+            segment.ratios,
+            top_power_limit_w=segment.top_power_limit_w,
+            signal=signal,
+            host_power_w=host_power_w,
+            pue=pue,
+            ahead_s=0.0 if total is None else max(total.duration_s - total.baseline_duration_s, 0.0),
+        )
+        parts.append((segment, part))
+        total = part.saving() if total is None else total.plus(part.saving())
+    if total is None:
+        return UnknownSaving(code="too_early", n_looks=n_looks)
+    if all(part.is_unchanged for _, part in parts):
+        return KnownSaving(saving=total, is_unchanged=True)
+    is_at_top = all(part.is_at_top for _, part in parts)
     if n_looks < MIN_LOOKS and not is_at_top:
-        return UnknownSaving(reason="too_early", n_looks=n_looks)
-    saving = counterfactual.saving()
-    if saving is None:
-        return UnknownSaving(reason="no_baseline", n_looks=n_looks)
-    error_ratio = _ratios_error_ratio(counterfactual, ratios, correlation)
-    if error_ratio is None:
-        return UnknownSaving(reason="no_baseline", n_looks=n_looks)
-    half_ratio = NORMAL_QUANTILE * math.hypot(error_ratio, 0.0 if is_at_top else LUCK_RATIO)
+        return UnknownSaving(code="too_early", n_looks=n_looks)
+    return _with_intervals(total, [_twins_by_errors(part, segment) for segment, part in parts], n_looks, is_at_top)
+
+
+def _with_intervals(
+    total: Saving, twins: Sequence[Twins], n_looks: int, is_at_top: bool
+) -> KnownSaving | UnknownSaving:
+    """Return a saving with its intervals: the errors of two curves have nothing in common."""
+    half_ratios = []
+    for own, baseline, spreads in (
+        (total.signal_energy, total.baseline_signal_energy, [each.signal_energy for each in twins]),
+        (total.energy_j, total.baseline_energy_j, [each.energy_j for each in twins]),
+        (total.duration_s, total.baseline_duration_s, [each.duration_s for each in twins]),
+    ):
+        if not (baseline > 0 and sum(each.min() for each in spreads) > 0):
+            return UnknownSaving(code="no_baseline", n_looks=n_looks)
+        error_ratio = own / baseline * math.hypot(*(each.std() for each in spreads)) / baseline
+        half_ratios.append(NORMAL_QUANTILE * math.hypot(error_ratio, 0.0 if is_at_top else LUCK_RATIO))
+    if max(half_ratios) > MAX_CI90_RATIO:
+        return UnknownSaving(code="too_early", n_looks=n_looks)
+    saved, energy, slowdown = half_ratios
     return KnownSaving(
-        saving=saving, lower_ratio=saving.saved_ratio - half_ratio, upper_ratio=saving.saved_ratio + half_ratio
+        saving=total, saved_ci90_ratio=saved, saved_energy_ci90_ratio=energy, slowdown_ci90_ratio=slowdown
     )
 
 
@@ -117,10 +156,8 @@ def correlation_of(covariance: Values) -> Values:
     return np.asarray(covariance * np.outer(scale, scale))
 
 
-def _ratios_error_ratio(
-    counterfactual: Counterfactual, ratios: Sequence[LimitRatios], correlation: Values | None
-) -> float | None:
-    """Return the standard deviation that the errors of the ratios give the saving; None: there may be no baseline."""
+def _twins_by_errors(counterfactual: Counterfactual, segment: Segment) -> Twins:
+    """Return the twin at each point of the design, under the errors of the ratios there."""
     known = counterfactual.known
     rates = np.array([each.rate_ratio for each in known])
     energies = np.array([each.energy_ratio for each in known])
@@ -128,16 +165,15 @@ def _ratios_error_ratio(
     points = normal_design(2 * n_errors)
     rate_errors, energy_errors = np.zeros((2, len(points), len(known)))
     root = np.eye(n_errors)
-    if correlation is not None:
-        numbers = [list(ratios).index(each) for each in known[:-1]]
-        root = _root_of(correlation[np.ix_(numbers, numbers)])
+    if segment.correlation is not None:
+        numbers = [list(segment.ratios).index(each) for each in known[:-1]]
+        root = _root_of(segment.correlation[np.ix_(numbers, numbers)])
     rate_errors[:, :-1] = points[:, :n_errors] @ root
     energy_errors[:, :-1] = points[:, n_errors:] @ root
-    saved_ratios = counterfactual.saved_ratios(
+    return counterfactual.twins(
         rates + rate_errors * [each.rate_error_ratio for each in known],
         energies + energy_errors * [each.energy_error_ratio for each in known],
     )
-    return None if np.isnan(saved_ratios).any() else float(saved_ratios.std())
 
 
 def _root_of(correlation: Values) -> Values:

@@ -167,6 +167,9 @@ class NodeProfile(Message, frozen=True, kw_only=True):
 class RunEnergy(Message, frozen=True, kw_only=True):
     """What a run has used, and what the same work would have used at the prior limit (`baseline_…`).
 
+    `evidence` is a stable code that says how well that is known: with `measured` and `nothing_changed`, baseline,
+    savings and slowdown are there, each ratio with the half-width of its 90 % interval (`…_ci90_ratio`); with any other
+    code, or without one, none of them is.
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
@@ -198,8 +201,13 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     baseline_energy_j: Amount | None = None
     baseline_carbon_g: Amount | None = None
     baseline_duration_s: Amount | None = None
+    evidence: Name | None = None
     saved_ratio: Number | None = None
+    saved_ci90_ratio: Amount | None = None
+    saved_energy_ratio: Number | None = None
+    saved_energy_ci90_ratio: Amount | None = None
     slowdown_ratio: Number | None = None
+    slowdown_ci90_ratio: Amount | None = None
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
@@ -210,6 +218,11 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     detail: Sentence | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     final: bool = False
+
+
+KNOWN_EVIDENCE: Final = frozenset({"measured", "nothing_changed"})
+"""With it a `RunEnergy` has numbers of what was saved, each ratio with its interval; with any other code, none.
+A record without a code is of an older controller, whose numbers have no interval."""
 
 
 class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):

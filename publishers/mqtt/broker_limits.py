@@ -17,6 +17,7 @@ from paho.mqtt.properties import Properties
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
+from publishers.shared.fork_guard import hold_forks
 
 KEEPALIVE_S: Final = 60
 _SEVEN_BITS: Final = 7
@@ -110,9 +111,10 @@ def fetch_limits(address: BrokerAddress, *, identifier: str, timeout_s: float = 
     if address.username:
         client.username_pw_set(address.username, address.password or None)
     try:
-        if context := address.tls_context():
-            client.tls_set_context(context)
-        client.connect(address.host, address.port, keepalive=KEEPALIVE_S)
+        with hold_forks():
+            if context := address.tls_context():
+                client.tls_set_context(context)
+            client.connect(address.host, address.port, keepalive=KEEPALIVE_S)
         _read_answer(client, answers, deadline_s=time.monotonic() + timeout_s)
     except (OSError, ValueError):
         return None
@@ -136,4 +138,5 @@ def _read_answer(client: Client, answers: list[Any], *, deadline_s: float) -> No
         poll.register(sock, select.POLLIN)
         if not getattr(sock, "pending", int)():  # TLS may hold bytes that poll does not see
             poll.poll(left_s * 1e3)
-        client.loop_read()
+        with hold_forks():
+            client.loop_read()

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from publishers.shared.fork_guard import guarded_logger
 from publishers.shared.recent_dict import RecentDict
 
 _MAX_KEY_CHARACTERS: Final = 256
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = guarded_logger(__name__)
 
 
 class FaultLog:

@@ -7,15 +7,19 @@ handler of the root logger, or of the library's own) gets every record there, an
 import contextlib
 import logging
 import os
+import select
 import sys
 from collections.abc import Mapping
 from typing import Final
 
+from publishers.shared.fork_guard import hold_forks
 from publishers.shared.printable import printable_line
 
 MAX_LINES: Final = 16
 """Different ones of a process: further ones are not shown."""
 MAX_CHARACTERS: Final = 2_048
+TIMEOUT_S: Final = 1.0
+"""A terminal that was stopped, or a pipe that nobody reads, loses a line after that."""
 
 
 class StderrHandler(logging.Handler):
@@ -40,8 +44,31 @@ class StderrHandler(logging.Handler):
         if text in self._shown or len(self._shown) >= MAX_LINES:
             return
         self._shown.add(text)
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
-            sys.stderr.write(f"{self._name}: {text}\n")
+        write_line(f"{self._name}: {text}")
+
+
+def write_line(line: str) -> None:
+    """Write a line to what is `sys.stderr` now; never raises.
+
+    The interpreter's own stream is passed by: its lock is not taken, which the children of a fork need, and what was
+    written there without a line's end comes later. A stream that has taken its place gets the line itself.
+    """
+    stream, own = sys.stderr, sys.__stderr__
+    with contextlib.suppress(Exception):  # it is closed, or None; an application's own may raise anything
+        if own is not None and stream is own and hasattr(os, "register_at_fork"):
+            _write_in_time(own.fileno(), f"{line}\n".encode(own.encoding, own.errors or "strict"))
+            return
+        with hold_forks():
+            stream.write(f"{line}\n")
+            stream.flush()
+
+
+def _write_in_time(fd: int, data: bytes) -> None:
+    """Write to a file descriptor as long as it takes more within `TIMEOUT_S`."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    while data and poll.poll(TIMEOUT_S * 1e3):
+        data = data[os.write(fd, data[: select.PIPE_BUF]) :]  # a pipe that takes anything takes so much at once
 
 
 def _is_configured(logger: logging.Logger | None) -> bool:

@@ -4,18 +4,18 @@ Nothing here raises: what cannot be converted is None, or is logged once to the 
 warnings on stderr unless the application has configured logging.
 """
 
-import logging
 import operator
 import os
 from collections.abc import Mapping
 from typing import Final
 
+from publishers.shared.fork_guard import guarded_logger
 from publishers.shared.stderr_handler import StderrHandler
 
 _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 _ON: Final = frozenset({"1", "true", "yes", "on"})
 _MAX_SHOWN: Final = 40
-LOGGER: Final = logging.getLogger("publishers")
+LOGGER: Final = guarded_logger("publishers")
 LOGGER.addHandler(StderrHandler("gridchase"))
 DISABLED: Final = "GRIDCHASE_DISABLED"
 """Switches off everything: nothing is published, counted or said."""

@@ -24,6 +24,7 @@ from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.broker_limits import fetch_limits
 from publishers.mqtt.sending.refusals import Refusals
+from publishers.shared.fork_guard import hold_forks
 from publishers.training.settings import BROKER_SETTINGS
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -104,7 +105,8 @@ class PahoConnection:
         client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
         if broker.username:
             client.username_pw_set(broker.username, broker.password or None)
-        context = broker.tls_context()
+        with hold_forks():
+            context = broker.tls_context()
         if context is not None:
             context.sslsocket_class = _ClosingSocket
             client.tls_set_context(context)
@@ -232,7 +234,8 @@ class PahoConnection:
             self._ask_limits()
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         try:
-            self._client.reconnect()
+            with hold_forks():
+                self._client.reconnect()
             while self._client.socket() is not None and not self.is_connected() and time.monotonic() < deadline_s:
                 self._turn(deadline_s - time.monotonic())
         except (OSError, ValueError) as error:  # refused, no such host, no route, TLS
@@ -277,7 +280,8 @@ class PahoConnection:
             events = poll.poll(0 if pending or n_read else max(0.0, timeout_s) * 1e3)
             if not pending and not any(event & ~select.POLLOUT for _, event in events):
                 break
-            client.loop_read()
+            with hold_forks():
+                client.loop_read()
             if client.socket() is not sock:
                 break
         if client.want_write():

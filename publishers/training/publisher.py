@@ -266,14 +266,19 @@ class Publisher:
             self._worker.wait_closed(CLOSE_TIMEOUT_S)
 
     def summary(self) -> RunSummary:
-        """Return what the run has used and saved so far, or in all once it is closed; or why that is not known."""
+        """Return what the run has used and saved so far, or in all once it is closed; or why that is not known.
+
+        What was saved is told with its 90 % interval, and only where the controller has enough evidence of it.
+        """
         return self._worker.report.summary() if self._worker is not None else OFF
 
     def live(self) -> dict[str, float] | None:
         """Return what the controller measures now, for a logger: None before it has said anything.
 
         `power_w` and `power_limit_w` (of one GPU, on average), and so far `energy_j`, `carbon_g` and `cost`,
-        `saved_energy_j`, `saved_carbon_g`, `saved_ratio`, `slowdown_ratio`: as far as each is known.
+        `saved_energy_j`, `saved_carbon_g`, `saved_ratio`, `slowdown_ratio`: as far as each is known. Each of these last
+        four has the half-width of its 90 % interval beside it, as in `saved_ci90_ratio`, `saved_energy_ci90_j`; without
+        evidence of it there is neither.
         """
         return self._worker.report.live() if self._worker is not None else None
 

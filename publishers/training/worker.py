@@ -263,7 +263,7 @@ class PublisherWorker:
     def set_reached(self, reached: bool | None) -> None:
         """Set whether the target was reached, for the last status, unless `request_close` gives it."""
         self._reached = reached
-        if reached:
+        if reached and not self.is_inherited:  # the locks of a thread that is not here are left alone
             self.commands.want_stop()
 
     def set_batch_size(self, batch_size: int) -> None:

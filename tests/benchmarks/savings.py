@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.cli.replay.plan_inputs import CurveSelection, read_curve, read_signals
 from policies.savings.counterfactual import Counterfactual
-from policies.savings.interval import KnownSaving, correlation_of, estimate_saving
+from policies.savings.interval import KnownSaving, Segment, correlation_of, estimate_saving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
@@ -112,18 +112,18 @@ def find(task: Task) -> Finding | None:
     books = books_of(truth, run, begins_s=begins_s, slot_s=min(step_s, HOUR_S))
     top_w = profile.fastest.power_limit_w
     seen = looked(truth, run, task.group.iteration_ratio)
-    estimate = estimate_saving(
-        books, seen.ratios, top_power_limit_w=top_w, signal=signal, correlation=correlation_of(seen.rate_covariance)
-    )
+    correlation = correlation_of(seen.rate_covariance)
+    segment = Segment(books=books, ratios=seen.ratios, top_power_limit_w=top_w, correlation=correlation)
+    estimate = estimate_saving([segment], signal=signal)
     by_truth = Counterfactual(books, true_ratios(truth), top_power_limit_w=top_w, signal=signal).saving()
-    if not isinstance(estimate, KnownSaving) or by_truth is None:
+    if not isinstance(estimate, KnownSaving):
         return None
     saving = estimate.saving
     return Finding(
         group=task.group.name,
         saved_ratio=saving.saved_ratio,
         error_ratio=saving.saved_ratio - true_ratio,
-        half_ratio=(estimate.upper_ratio - estimate.lower_ratio) / 2,
+        half_ratio=estimate.saved_ci90_ratio,
         by_hour_error_ratio=saved_by_the_hour(truth, run) - true_ratio,
         following_ratio=saving.following_ratio,
         following_error_ratio=saving.following_ratio - by_truth.following_ratio,

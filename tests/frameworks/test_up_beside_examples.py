@@ -137,16 +137,15 @@ def test_what_a_run_is_said_to_have_cost_is_what_the_simulation_knows(name: str,
     assert len({each.run for each in up.final_records(name)}) == 1
     assert record.state == "finished"
     assert record.iterations == books["n_steps"] == n_epochs * STEPS_AN_EPOCH[name]
-    assert record.slowdown_ratio is not None, (record, up.log)
     assert books["slowdown_ratio"] > 1.01
-    assert record.slowdown_ratio == pytest.approx(books["slowdown_ratio"], abs=TOLERANCE), (record, books, up.log)
     summary = summarize(name, record.run, record, unmeasured=("", ""))
     logging.getLogger(__name__).info(
-        "%d steps, slowdown %.4f published, %.4f simulated: %s",
-        record.iterations,
-        record.slowdown_ratio,
-        books["slowdown_ratio"],
-        summary,
+        "%d steps, slowdown %.4f simulated; published: %s", record.iterations, books["slowdown_ratio"], summary
     )
     assert summary.slowdown_ratio == record.slowdown_ratio
+    if record.evidence == "too_early":  # too few looks at the highest limit in a run of a minute: nothing is claimed
+        assert record.slowdown_ratio is None
+    else:
+        assert record.evidence == "measured", (record, up.log)
+        assert record.slowdown_ratio == pytest.approx(books["slowdown_ratio"], abs=TOLERANCE), (record, books, up.log)
     assert f"gridchase: {summary}" in outcome.stderr.splitlines(), outcome.stderr

@@ -3,13 +3,15 @@
 Each program is drawn from a seed, which a failure tells; it goes through its batches, and compares them itself.
 """
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -137,6 +139,24 @@ def listener(behaviour: str) -> Iterator[str]:
             client.close()
 
 
+@contextmanager
+def running(script: Path, url: str, seed: int) -> Iterator["subprocess.Popen[str]"]:
+    """Run a program; end it with its children, however the test ends, and leave neither a process nor a pipe behind."""
+    with subprocess.Popen(
+        [sys.executable, str(script), url, str(seed)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "GRIDCHASE_QUIET": "1"},
+        start_new_session=True,
+    ) as program:
+        try:
+            yield program
+        finally:
+            if program.poll() is None:
+                os.killpg(program.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_a_program_that_forks_and_spawns_ends_as_it_would_bare(
     behaviour: str, broker: Mosquitto, tmp_path: Path
@@ -144,23 +164,12 @@ def test_a_program_that_forks_and_spawns_ends_as_it_would_bare(
     script = tmp_path / "program.py"
     script.write_text(PROGRAM, encoding="utf-8")
     first = BEHAVIOURS.index(behaviour) * N_PROGRAMS
-    with listener("silent" if behaviour == "real" else behaviour) as url:
-        programs = [
-            subprocess.Popen(
-                [sys.executable, str(script), broker.url if behaviour == "real" else url, str(seed)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={"PYTHONPATH": str(ROOT), "GRIDCHASE_QUIET": "1"},
-            )
-            for seed in range(first, first + N_PROGRAMS)
-        ]
+    with ExitStack() as stack:
+        url = broker.url if behaviour == "real" else stack.enter_context(listener(behaviour))
+        seeds = range(first, first + N_PROGRAMS)
+        programs = {seed: stack.enter_context(running(script, url, seed)) for seed in seeds}
         deadline_s = time.monotonic() + 100.0
-        try:
-            for seed, program in enumerate(programs, first):
-                stdout, stderr = program.communicate(timeout=max(1.0, deadline_s - time.monotonic()))
-                assert (program.returncode, stdout) == (0, "done\n"), (seed, stderr)
-                assert "Traceback" not in stderr, (seed, stderr)
-        finally:
-            for program in programs:
-                program.kill()
+        for seed, program in programs.items():
+            stdout, stderr = program.communicate(timeout=max(1.0, deadline_s - time.monotonic()))
+            assert (program.returncode, stdout) == (0, "done\n"), (seed, stderr)
+            assert "Traceback" not in stderr, (seed, stderr)

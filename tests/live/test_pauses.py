@@ -76,7 +76,7 @@ def test_a_run_is_paused_and_resumed_by_hand_and_its_record_says_so(node: Pausin
     wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("final"))
     final = node.watcher.last("r1/energy")
     assert LEASE_S < final["paused_s"] < final["duration_s"]
-    assert final["duration_s"] >= final["baseline_duration_s"] + 0.9 * final["paused_s"]
+    assert final["evidence"] == "too_early"
     wait_for(node, lambda: node.limit_w == PRIOR_W)
     assert ended(controller, signal.SIGTERM) == 0
     log = node.log()

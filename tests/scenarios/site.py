@@ -304,6 +304,16 @@ def energy_j(gpu: FakeGpu, begin_s: float, end_s: float, *, first_w: float = PRI
     )
 
 
+def without_looks(history: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return what was written to a GPU, but for looks at the prior limit, after which another limit follows."""
+    kept: list[tuple[float, float]] = []
+    for number, (time_s, limit_w) in enumerate(history, start=1):
+        is_look = limit_w == PRIOR_W and number < len(history)
+        if not is_look and (not kept or kept[-1][1] != limit_w):
+            kept.append((time_s, limit_w))
+    return kept
+
+
 def told_saving(log: str) -> tuple[float, float]:
     """Return the interval of what the log says, once, that a run has saved, with what is rounded off, as shares."""
     ((lower, upper),) = re.findall(r"saved \S+ % \(90 %: (\S+) to (\S+) %\)", log)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import LoopClock
-from tests.scenarios.site import FINE, HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
+from tests.scenarios.site import FINE, HOUR_S, POWER_RATIO, PRIOR_W, Site, Training, prior_gpu, rate_per_s, told_saving
 
 COLD_S = 900.0
 
@@ -60,19 +60,22 @@ async def test_a_last_will_for_a_moment_does_not_split_the_account(tmp_path: Pat
     assert [final.iterations for final in finals] == [job.n_iterations]
 
 
-async def test_iterations_on_a_dropped_curve_keep_its_baseline(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_ran_on_a_dropped_curve_keeps_its_ratios(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     site = Site(tmp_path, [prior_gpu()])
     async with site.controlled():
-        begin_s = site.clock.now_s()
-        halved_s = begin_s + 4 * HOUR_S
-        job = Training(site, rate=lambda limit_w: rate_per_s(limit_w) / (1 if site.clock.now_s() < halved_s else 2))
-        await job.train(8 * HOUR_S)
+        divisor = 1
+        job = Training(site, rate=lambda limit_w: rate_per_s(limit_w) / divisor)
+        await job.train(4 * HOUR_S)
+        n_before, divisor = job.n_iterations, 2
+        await job.train(4 * HOUR_S)
         job.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
+    assert final.evidence == "measured"
     assert final.slowdown_ratio is not None
     assert 1.0 <= final.slowdown_ratio <= 1.1
-    assert "what was saved is not known (curve_changed)" in caplog.text
+    baseline_s = (n_before + 2 * (job.n_iterations - n_before)) / rate_per_s(PRIOR_W)
+    assert final.slowdown_ratio == pytest.approx(final.duration_s / baseline_s, abs=0.003)
+    lower, upper = told_saving(caplog.text)
+    assert lower - 0.002 <= 1 - final.energy_j / (baseline_s * POWER_RATIO * PRIOR_W) <= upper + 0.002

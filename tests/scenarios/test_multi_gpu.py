@@ -64,6 +64,39 @@ async def test_a_gpu_that_joins_a_run_changes_nothing_of_what_was_saved_before(t
     assert site.limits(gpus[0])[-2].reason != "behind_schedule"
 
 
+@pytest.mark.parametrize(("after_s", "evidence"), [(30.0, "too_early"), (100.0, "measured")])
+async def test_with_a_gpu_that_has_joined_nothing_is_told_before_the_run_is_profiled_anew(
+    tmp_path: Path, after_s: float, evidence: str
+) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus, *QUICK)
+    ranks = [training(site, gpus[:1], 0, world_size=1), training(site, gpus, 1)]
+    async with site.controlled():
+        await ranks[0].train(HALF_HOUR_S)
+        assert site.energies()[-1].evidence == "measured"
+        await train(ranks, after_s)
+        for rank in ranks:
+            rank.publish_status("finished")
+        await asyncio.sleep(20)
+    final = site.energies()[-1]
+    assert (final.evidence, final.saved_ratio is None) == (evidence, evidence == "too_early")
+
+
+async def test_where_the_least_prior_limit_is_the_top_of_all_nothing_is_told(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    gpus[1].requested_power_limit_w = 200.0
+    site = Site(tmp_path, gpus, *QUICK, "gpu.min_power_limit_w=200")
+    ranks = [training(site, gpus, 0), training(site, gpus, 1)]
+    async with site.controlled():
+        await train(ranks)
+        assert [gpu.requested_power_limit_w for gpu in gpus] == [200.0, 200.0]
+        for rank in ranks:
+            rank.publish_status("finished")
+        await asyncio.sleep(20)
+    final = site.energies()[-1]
+    assert (final.evidence, final.saved_ratio) == ("limits_differ", None)
+
+
 async def test_a_gpu_that_another_run_held_for_long_saves_nothing_in_that_time(tmp_path: Path) -> None:
     gpus = two_gpus()
     site = Site(tmp_path, gpus, *QUICK)
@@ -94,7 +127,7 @@ async def test_a_gpu_that_fails_for_a_while_loses_no_energy_and_saves_none_in_th
     site = Site(tmp_path, gpus, *QUICK)
     ranks = [training(site, gpus, 0), training(site, gpus, 1)]
     async with site.controlled():
-        await train(ranks, HALF_HOUR_S / 2)
+        await train(ranks, HALF_HOUR_S)
         before = site.energies()[-1].saved_ratio
         for operation in operations:
             gpus[1].errors[operation] = GpuError("failed", gpu_uuid=gpus[1].uuid, operation=operation)
@@ -107,7 +140,7 @@ async def test_a_gpu_that_fails_for_a_while_loses_no_energy_and_saves_none_in_th
     final = site.energies()[-1]
     used_j = sum(energy_j(gpu, ranks[0].begin_s or 0.0, ranks[0].end_s) for gpu in gpus)
     assert final.energy_j == pytest.approx(used_j, rel=0.01)
-    assert final.duration_s == pytest.approx(1.5 * HALF_HOUR_S, abs=2)
+    assert final.duration_s == pytest.approx(2 * HALF_HOUR_S, abs=2)
     assert before is not None
     assert final.saved_ratio is not None
     assert 0 < final.saved_ratio < before + 0.02
@@ -231,6 +264,8 @@ async def test_gpus_that_wait_save_power_and_the_run_is_as_fast(tmp_path: Path) 
         limits_w = [gpu.requested_power_limit_w for gpu in site.gpus]
         used_j = sum(energy_j(gpu, begin_s, site.clock.now_s()) for gpu in site.gpus)
         lowered = [site.limits(gpu)[-1].reason == "slack_shared" for gpu in site.gpus]
+        final = site.energies()[-1]
+    assert (final.evidence, final.saved_ratio) == ("limits_differ", None), "no look compares them"
     assert [gpu.requested_power_limit_w for gpu in site.gpus] == [PRIOR_W] * 4, "all are restored"
     assert lowered == [True, True, False, True]
     plan_w = max(limits_w)

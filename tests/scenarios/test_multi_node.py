@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from publishers.messages.codec import encode
+from controller.errors import GpuError
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import RunEnergy
 from tests.fakes import KEY, FakeGpu
 from tests.scenarios.multi_node_site import MultiNodeSite
-from tests.scenarios.site import FINE, POWER_RATIO, PRIOR_W, TOPICS, Training, energy_j, rate_per_s
+from tests.scenarios.site import FINE, HOUR_S, POWER_RATIO, PRIOR_W, TOPICS, Training, energy_j, rate_per_s
 
 LEASE_S = 60.0
 LAG_S = 1.0
@@ -37,7 +39,7 @@ async def test_the_leader_alone_publishes_the_sum_of_both_nodes(tmp_path: Path) 
     site = MultiNodeSite(tmp_path, FINE)
     site.gpu_b.draw_w = lambda power_limit_w: 0.5 * power_limit_w
     async with site.controlled():
-        await site.train(700)
+        await site.train(HOUR_S)
         for rank in site.ranks:
             rank.publish_status("finished")
         await asyncio.sleep(30)
@@ -57,6 +59,37 @@ async def test_without_a_controller_on_the_node_of_rank_0_the_prior_limit_stays(
         await site.train(600)
         assert site.gpu_b.history == []
         assert (site.b.parts()[-1].state, site.b.parts()[-1].reason) == ("waiting", "no_leader")
+
+
+@pytest.mark.parametrize("operation", ["read_limit", "read_range", "read_sample"])
+async def test_a_follower_lives_on_where_its_gpu_cannot_be_read_at_the_start(tmp_path: Path, operation: str) -> None:
+    site = MultiNodeSite(tmp_path)
+    site.gpu_b.errors[operation] = GpuError("failed", gpu_uuid="GPU-b", operation=operation)
+    async with site.controlled():
+        await site.train(60)
+        site.gpu_b.errors.clear()
+        await site.train(600)
+        assert site.gpu_b.requested_power_limit_w < PRIOR_W
+    assert site.gpu_b.requested_power_limit_w == PRIOR_W
+
+
+async def test_a_follower_tells_what_it_has_saved_on_both_sides_of_a_drift(tmp_path: Path) -> None:
+    site, divisor = MultiNodeSite(tmp_path), 1.0
+    for rank in site.ranks:
+        rank._rate = lambda limit_w: rate_per_s(limit_w) / divisor
+    async with site.controlled():
+        await site.train(HOUR_S)
+        n_before, divisor = site.ranks[1].n_iterations, 2.0
+        await site.train(HOUR_S)
+        for rank in site.ranks:
+            rank.publish_status("finished")
+        await asyncio.sleep(60)
+    assert [plan.reason for plan in site.a.plans()].count("profiling") > 3, "the leader has measured anew"
+    own = decode(site.b.bus.payloads(TOPICS.run_on_node(KEY, "node-b", "energy"))[-1], RunEnergy)
+    top_s = (n_before + 2 * (site.ranks[1].n_iterations - n_before)) / rate_per_s(PRIOR_W)
+    assert own.evidence == "measured"
+    assert own.saved_ratio == pytest.approx(1 - own.energy_j / (POWER_RATIO * PRIOR_W * top_s), abs=0.004)
+    assert own.slowdown_ratio == pytest.approx(own.duration_s / top_s, abs=0.003)
 
 
 async def test_a_silent_leader_is_followed_for_the_lease_and_again_when_it_returns(

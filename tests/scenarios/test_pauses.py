@@ -9,6 +9,8 @@ from tests.fakes import FakeGpu
 from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
 
 IDLE_W = 50.0
+TRAINED_S = 4_000.0
+"""No look at the prior limit is under way then."""
 LEASE_S = 60.0
 
 
@@ -27,11 +29,11 @@ class PausedTraining(Training):
 
 
 async def trained(state_dir: Path, gpu: FakeGpu, *, wait_s: float, is_asked: bool = True) -> Site:
-    """Return a site on which a run has trained for an hour and waited in between, the record published."""
+    """Return a site on which a run has trained, waited, and trained again, the record published."""
     site = Site(state_dir, [gpu])
     async with site.controlled():
         training = PausedTraining(site)
-        await training.train(1_800)
+        await training.train(TRAINED_S)
         limit_w, waits_s = gpu.requested_power_limit_w, site.clock.now_s()
         if is_asked:
             await training.wait(wait_s)
@@ -44,7 +46,7 @@ async def trained(state_dir: Path, gpu: FakeGpu, *, wait_s: float, is_asked: boo
             training.say(in_pause=False)
         limits_w = [limit_w, *(other_w for time_s, other_w in gpu.history if time_s >= waits_s)]
         assert max(limits_w) < PRIOR_W, "the hold stays, with the limits of its plan"
-        await training.train(1_800)
+        await training.train(TRAINED_S)
         training.publish_status("finished")
         await asyncio.sleep(600)
     assert gpu.requested_power_limit_w == PRIOR_W

@@ -93,7 +93,7 @@ async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: 
     site = Site(tmp_path, [gpu], FINE, STATIC)
     training = Training(site)
     async with site.controlled():
-        await training.train(3_600)
+        await training.train(2 * HOUR_S)
         await finish(training)
     final = site.energies()[-1]
     assert training.begin_s is not None
@@ -200,7 +200,7 @@ async def test_two_jobs_on_two_gpus_are_profiled_independently(tmp_path: Path) -
     async with site.controlled():
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(steep.train(1_800))
-            tasks.create_task(flat.train(1_800))
+            tasks.create_task(flat.train(1.5 * HOUR_S))
         await finish(steep, flat)
     check_the_limits(gpus[0])
     # It runs as fast at any limit: the sweep ends where its plan wants it to be.
@@ -271,7 +271,7 @@ async def test_a_pause_in_mid_refinement_leaves_the_curve_and_the_account_alone(
         n_tried = len(refining(site, gpu))
         assert 0 < n_tried < 24
         await job.pause(HOUR_S)
-        await job.train(HOUR_S)
+        await job.train(1.5 * HOUR_S)
         job.publish_status("finished")
         await asyncio.sleep(30)
     assert list(dict.fromkeys(report.state for report in site.profiles())) == ["waiting", "profiling", "planned"]
@@ -353,7 +353,7 @@ async def test_epochs_of_ten_iterations_are_profiled_and_kept_within_the_budget(
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     job = Training(site)
     async with site.controlled():
-        for epoch in range(250):
+        for epoch in range(400):
             await job.train(10 / rate_per_s(gpu.requested_power_limit_w), epoch=epoch)
             await job.pause(0.8)  # shorter than what counts as a pause: it belongs to the rhythm of the job
         job.publish_status("finished")

@@ -63,6 +63,35 @@ async def test_after_a_restart_the_account_is_that_of_the_whole_run(
     assert lower <= 1 - energy_j(gpu, training.begin_s, training.end_s) / top_j <= upper
 
 
+@pytest.mark.parametrize(("first", "second"), [([0, 1], [1]), ([1], [0, 1])])
+async def test_with_fewer_or_more_gpus_after_a_restart_each_part_has_its_own_ratios(
+    tmp_path: Path, first: Sequence[int], second: Sequence[int]
+) -> None:
+    gpus = [prior_gpu(f"GPU-{index}", index) for index in range(2)]
+    gpus[0].draw_w = lambda limit_w: min(limit_w, 150.0)  # saves less than the other one
+    site = Site(tmp_path, gpus)
+    before, after = (Training(site, [gpus[index] for index in chosen]) for chosen in (first, second))
+    async with site.controlled():
+        await before.train(2 * HOUR_S)
+    for gpu in gpus:
+        gpu.pids = frozenset()
+    after._seq, after._n_marks, after.n_iterations = before._seq, before._n_marks, before.n_iterations
+    async with site.controlled():
+        await after.train(2 * HOUR_S)
+        after.publish_status("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    top_s = [n / rate_per_s(PRIOR_W) for n in (before.n_iterations, after.n_iterations - before.n_iterations)]
+    top_j = sum(
+        seconds * sum(gpu.draw_w(PRIOR_W) for gpu in each.gpus)
+        for seconds, each in zip(top_s, (before, after), strict=True)
+    )
+    assert final.iterations == after.n_iterations
+    assert final.evidence == "measured"
+    assert final.saved_ratio == pytest.approx(1 - final.energy_j / top_j, abs=0.003)
+    assert final.slowdown_ratio == pytest.approx(final.duration_s / sum(top_s), abs=0.003)
+
+
 async def test_a_pause_during_downtime_need_not_be_made_up_for(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()])
     training = Training(site)

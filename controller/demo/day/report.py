@@ -14,6 +14,7 @@ from controller.demo.runner import VERSION, DemoError, comparison_table, percent
 from controller.gpu.simulation.timeline import GpuTimeline
 from policies.vocabulary.units import DAY_S, energy_kwh
 from publishers.messages.reports import RunEnergy
+from publishers.training.reporting.run_summary import summarize
 
 _HINTS: Final = """\
 Next: `gridchase check` checks this machine; `gridchase up` runs everything on one machine, without configuration;
@@ -28,7 +29,8 @@ class DemoResult(Struct, frozen=True, kw_only=True):
         slowdown_ratio: the run's duration over the baseline's.
         profiling_energy_ratio: the share of the run's energy used during the sweep (0 to 1).
         run, baseline: the true totals of both: the same work, seed and start.
-        published: the final energy of the run, as the controller measured and published it.
+        published: the final energy of the run, as the controller measured and published it, with what it says was saved
+            (`saved_ratio`, …), the intervals of that and its `evidence`.
     """
 
     carbon_saved_ratio: float
@@ -73,13 +75,15 @@ def print_day_result(result: DemoResult, console: Console) -> None:
 
 
 def _notes(result: DemoResult) -> Iterator[str]:
+    account = summarize("", "", result.published, unmeasured=("", "")).outcome
+    yield (
+        "The controller's own account, from the bus and the meters alone, with 90 % intervals:"
+        f" {energy_kwh(result.published.energy_j):.3f} kWh, {account}."
+    )
+    yield "Both columns of the table are the simulation's true values, including profiling."
     yield (
         f"Allowed slowdown: {100 * (result.max_slowdown - 1):.3g} %. The limit changed {result.n_limit_changes} times."
         f" Seed {result.seed}. Broker: {result.broker}."
-    )
-    yield (
-        "Both columns are the simulation's true values, including profiling. The controller, which sees only the bus"
-        f" and the meters, published {energy_kwh(result.published.energy_j):.3f} kWh."
     )
     yield f"The GPU follows the measured curve {result.curve} (Zeus, NSDI 2023, Apache-2.0), with noise from the seed."
     yield f"Grid: {result.grid_source}; {result.grid_licence}."

@@ -16,7 +16,9 @@ from rich.text import Text
 from controller.clock import Clock
 from controller.demo.day.monitor import N_SLOTS, BusMonitor
 from policies.vocabulary.units import HOUR_S
-from publishers.messages.reports import LimitChange
+from publishers.messages.reports import LimitChange, RunEnergy
+from publishers.training.reporting.run_energy import known_ratios
+from publishers.training.reporting.run_summary import percent
 
 REFRESH_S: Final = 0.125
 LINE_PERIOD_S: Final = 3 * HOUR_S
@@ -158,9 +160,17 @@ def _run_totals(monitor: BusMonitor) -> str:
     parts = [f"{run.energy_j / 3.6e6:.2f} kWh"]
     if run.carbon_g is not None:
         parts.append(f"{run.carbon_g:,.0f} g of carbon")
-    if run.saved_ratio is not None:
-        parts.append(f"saved {100 * run.saved_ratio:.1f} %")
-    return ", ".join(parts)
+    return ", ".join([*parts, _saved(run)])
+
+
+def _saved(run: RunEnergy) -> str:
+    """Return what the controller says was saved, with its interval, in a few words."""
+    if run.evidence == "nothing_changed":
+        return "nothing saved"
+    known = known_ratios(run).get("saved")
+    if known is not None:
+        return f"saved {percent(*known)}"
+    return "too early to tell" if run.evidence in {None, "too_early"} else "saving not known"
 
 
 def _reasons(monitor: BusMonitor) -> Iterable[str]:

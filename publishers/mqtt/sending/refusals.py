@@ -9,7 +9,6 @@ is full refuses everything, and recovers. Topic filters are treated the same, an
 is left out, too. A broker that was away may be another one now, so what it seemed to refuse is tried once more.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ import msgspec
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_limits import BrokerLimits, packet_bytes, subscribe_bytes
+from publishers.shared.fork_guard import guarded_logger
 from publishers.shared.log_once import LogLimiter
 from publishers.shared.recent_dict import RecentDict
 
@@ -28,7 +28,7 @@ _MAX_UNPROVEN: Final = 128
 _MAX_TOPICS: Final = 1_024
 _SUBSCRIPTION_FAILED: Final = 128
 """Codes from here on in a SUBACK packet are refusals."""
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = guarded_logger(__name__)
 
 
 class _Key(NamedTuple):

@@ -7,7 +7,6 @@
 
 import html
 import json
-import logging
 import os
 import re
 import shlex
@@ -17,11 +16,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+from publishers.shared.fork_guard import guarded_logger
+
 MAX_CHARACTERS: Final = 1 << 20
 """A longer file is a mistake, or a device that never ends."""
 MAX_TOLD: Final = 256
 _TOLD: Final[set[str]] = set()
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = guarded_logger(__name__)
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 

@@ -4,18 +4,28 @@ The leader's controller sends a record every few seconds while the run goes on, 
 retains, a few tenths of a second after the last process of the run has said that it is finished.
 """
 
+import math
 from typing import Final
 
 from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 from publishers.messages.topics import Topics
 from publishers.mqtt.connection import Connection
 from publishers.training.settings import Settings
 
-_LIVE_FIELDS: Final = ("power_limit_w", "energy_j", "carbon_g", "cost", "saved_ratio", "slowdown_ratio")
-_WITHOUT_SAVING: Final = frozenset({"saved_ratio", "slowdown_ratio"})
-PROFILING: Final = frozenset({"profiling", "profiling_paused", "waiting_for_ranks"})
-"""Reasons of a limit before there is a plan: what is compared with the baseline then is noise."""
+_LIVE_FIELDS: Final = ("power_limit_w", "energy_j", "carbon_g", "cost")
+_RATIOS: Final = ("saved", "saved_energy", "slowdown")
+
+
+def known_ratios(record: RunEnergy) -> dict[str, tuple[float, float]]:
+    """Return the ratios that may be told: `saved`, `saved_energy`, `slowdown`, as far as there is evidence of each.
+
+    Each with the half-width of its 90 % interval: one without the other is told nowhere.
+    """
+    if record.evidence not in KNOWN_EVIDENCE:
+        return {}
+    pairs = {name: (getattr(record, f"{name}_ratio"), getattr(record, f"{name}_ci90_ratio")) for name in _RATIOS}
+    return {name: pair for name, pair in pairs.items() if None not in pair}
 
 
 class RunEnergyFeed:
@@ -62,22 +72,13 @@ class RunEnergyFeed:
     def live(self) -> dict[str, float] | None:
         """Return what is known now, by names that say the unit; None before the first record.
 
-        What is not known is left out: carbon or cost without such a signal, savings before there is a plan.
+        What is not known is left out: carbon or cost without such a signal, savings without evidence.
         """
         record, power_w = self.latest, self.power_w
         if record is None or not record.n_gpus:
             return None
-        is_compared = record.baseline_energy_j is not None and record.reason not in PROFILING
-        values = {} if power_w is None else {"power_w": power_w}
-        for name in _LIVE_FIELDS:
-            value = getattr(record, name)
-            if value is not None and (is_compared or name not in _WITHOUT_SAVING):
-                values[name] = value
-        if is_compared and record.baseline_energy_j:
-            values["saved_energy_j"] = round(record.baseline_energy_j - record.energy_j, 1)
-        if is_compared and record.baseline_carbon_g is not None and record.carbon_g is not None:
-            values["saved_carbon_g"] = round(record.baseline_carbon_g - record.carbon_g, 3)
-        return values
+        values = {"power_w": power_w, **{name: getattr(record, name) for name in _LIVE_FIELDS}}
+        return {name: value for name, value in values.items() if value is not None} | _live_savings(record)
 
     def _on_energy(self, payload: bytes) -> None:
         try:
@@ -91,3 +92,22 @@ class RunEnergyFeed:
             drawn_j = record.energy_j - before.energy_j
             self.power_w = round(drawn_j / (record.duration_s - before.duration_s), 2)
         self.latest = record
+
+
+def _live_savings(record: RunEnergy) -> dict[str, float]:
+    """Return what was saved so far, by name, each value with the half-width of its 90 % interval."""
+    known = known_ratios(record)
+    values: dict[str, float] = {}
+    amounts = (
+        ("saved_energy", "saved_energy", "j", record.energy_j, record.baseline_energy_j),
+        ("saved", "saved_carbon", "g", record.carbon_g, record.baseline_carbon_g),
+    )
+    for ratio, name, unit, used, baseline in amounts:
+        if ratio in known and used is not None and baseline is not None:
+            ci90 = known[ratio][1] * baseline
+            digits = 1 - math.floor(math.log10(ci90)) if ci90 else 3  # two of the half-width are known, and no further
+            values |= {f"{name}_{unit}": round(baseline - used, digits), f"{name}_ci90_{unit}": round(ci90, digits)}
+    for name in ("saved", "slowdown"):
+        if name in known:
+            values[f"{name}_ratio"], values[f"{name}_ci90_ratio"] = known[name]
+    return values

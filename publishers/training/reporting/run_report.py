@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from publishers.mqtt.connection import Connection
+from publishers.shared.fork_guard import hold_forks
+from publishers.shared.stderr_handler import write_line
 from publishers.training.coerce import is_switched_on
 from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
@@ -85,7 +87,8 @@ class RunReport:
         """Append the row of a run that was measured to the emissions file, on rank 0, where there is one."""
         file, record = self._emissions_file, self._feed.latest
         if file is not None and record is not None and record.n_gpus and not self._settings.rank:
-            file.append(record, at=datetime.now())  # noqa: DTZ005 — local time, as CodeCarbon's
+            with hold_forks():  # the C library has a lock on time zones
+                file.append(record, at=datetime.now())  # noqa: DTZ005 — local time, as CodeCarbon's
 
     def tell(self, *, is_used: bool, is_broken_off: bool) -> None:
         """Print the line, once, on rank 0.
@@ -98,11 +101,9 @@ class RunReport:
         summary = self.summary()
         if summary.energy_j is None and (is_broken_off or not self.was_connected or not is_used):
             return
-        stream = sys.stderr  # None without a console
-        if stream is not None and not is_switched_on(QUIET):
-            with suppress(Exception):  # a notebook's or an application's own stream may raise anything
-                stream.write(f"{_line_break()}gridchase: {summary}\n")
-                stream.flush()
+        if not is_switched_on(QUIET):
+            with suppress(Exception):  # tqdm's bars are its own
+                write_line(f"{_line_break()}gridchase: {summary}")
 
     def _why_unmeasured(self) -> tuple[str, str]:
         """Return why nothing is measured, where that is so."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from publishers.shared.fork_guard import hold_forks
 from publishers.training.coerce import warn_once
 
 PREFIX: Final = "gridchase/"
@@ -131,12 +132,13 @@ class _MlflowThread:
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with hold_forks(), self._lock:
                 waiting, self._waiting = self._waiting, None
                 if waiting is None:
                     self._is_running = False
                     return
-            _harmlessly("MLflow", lambda waiting=waiting: _send_to_mlflow(*waiting))  # type: ignore[misc]  # bound now
+            with hold_forks():  # MLflow logs, and takes the locks of its HTTP client
+                _harmlessly("MLflow", lambda waiting=waiting: _send_to_mlflow(*waiting))  # type: ignore[misc]  # bound now
 
 
 def _send_to_mlflow(run_id: str, values: Values, step: int, time_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""The energy account: intervals at the readings of the meters, totals beside the baseline, and resumption."""
+"""The energy account: intervals at the readings of the meters, totals, and resumption."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,13 +13,11 @@ from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
-from policies.vocabulary.profile import PowerProfile
 from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
-from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
+from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal, LoopClock
 
 J_PER_KWH = 3_600_000.0
-PROFILE = PowerProfile.from_rows([(200.0, 200.0, 0.8), (300.0, 300.0, 1.0)])
 
 
 class FixedMeter:
@@ -162,77 +160,43 @@ def test_what_a_budget_of_money_has_paid_is_unknown_without_a_price() -> None:
     assert totals.spent(kind="price", host_power_w=360.0) == pytest.approx((2 + host_kwh) * (0.30 + 0.30 + 0.60))
 
 
-def test_the_first_signal_value_prices_what_ran_before_on_both_sides() -> None:
+def test_the_first_signal_value_prices_what_ran_before() -> None:
     late, known = EnergyTotals(), EnergyTotals()
     for totals, first in ((late, None), (known, 200.0)):
         totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), first)
-        totals.close_curve(PROFILE)
         totals.add(interval(duration_s=10, n_iterations=9, energy_j=2_500), first)
         totals.add(interval(duration_s=5, n_iterations=0, energy_j=300, active=False), first)
         totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 200.0)
         totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
-    assert late.report(kind="carbon", profile=PROFILE) == pytest.approx(known.report(kind="carbon", profile=PROFILE))
+    assert late.report(kind="carbon") == pytest.approx(known.report(kind="carbon"))
 
 
-def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
+def test_carbon_is_energy_by_its_intensity() -> None:
     totals = EnergyTotals()
     totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)
-    assert totals.report(kind="carbon", profile=None) == {
+    assert totals.report(kind="carbon") == {
         "energy_j": 2_000,
         "duration_s": 10,
         "carbon_g": 2_000 * 360 / J_PER_KWH,
     }
 
 
-def test_the_baseline_is_the_same_work_at_the_highest_limit() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    report = totals.report(kind="energy", profile=PROFILE)
-    assert report["baseline_energy_j"] == 8 * 300
-    assert report["baseline_duration_s"] == 8
-    assert report["slowdown_ratio"] == 1.25
-    assert report["saved_ratio"] == pytest.approx(1 - 2_000 / 2_400)
-
-
-def test_carbon_is_saved_where_work_moves_to_a_clean_hour() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=10, energy_j=3_000), 100.0)
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
-    report = totals.report(kind="carbon", profile=PROFILE)
-    assert report["carbon_g"] == pytest.approx((3_000 * 100 + 2_000 * 400) / J_PER_KWH)
-    assert report["baseline_carbon_g"] == pytest.approx((10 * 300 * 100 + 8 * 300 * 400) / J_PER_KWH)
-    assert report["saved_ratio"] == pytest.approx(1 - (3_000 * 100 + 2_000 * 400) / (10 * 300 * 100 + 8 * 300 * 400))
-
-
 def test_a_price_makes_a_cost() -> None:
     totals = EnergyTotals()
     totals.add(interval(duration_s=10, n_iterations=8, energy_j=1_800_000), 0.30)
-    report = totals.report(kind="price", profile=PROFILE)
+    report = totals.report(kind="price")
     assert report["cost"] == pytest.approx(0.15)
     assert "carbon_g" not in report
 
 
-def test_a_pause_counts_the_same_on_both_sides() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
-    totals.add(interval(duration_s=100, n_iterations=0, energy_j=5_000, active=False), 100.0)
-    report = totals.report(kind="carbon", profile=PROFILE)
-    assert report["baseline_energy_j"] == 2_400 + 5_000
-    assert report["baseline_duration_s"] == 8 + 100
-    assert report["baseline_carbon_g"] == pytest.approx((2_400 + 5_000) * 100 / J_PER_KWH)
-
-
-def test_a_pause_that_was_asked_for_counts_and_is_none_of_the_baseline() -> None:
+def test_a_pause_that_was_asked_for_counts_and_is_told() -> None:
     totals = EnergyTotals()
     totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
     asked = interval(duration_s=100, n_iterations=0, energy_j=5_000, active=False)
     totals.add(replace(asked, is_asked=True), 100.0)
-    report = totals.report(kind="carbon", profile=PROFILE)
+    report = totals.report(kind="carbon")
     assert (report["energy_j"], report["duration_s"], report["paused_s"]) == (7_000, 110, 100)
-    assert (report["baseline_energy_j"], report["baseline_duration_s"]) == (2_400, 8)
-    assert report["slowdown_ratio"] == 110 / 8
     assert report["carbon_g"] == pytest.approx(7_000 * 100 / J_PER_KWH)
-    assert report["saved_ratio"] == pytest.approx(1 - 7_000 / 2_400)
 
 
 def test_a_missing_value_counts_as_the_last_known_or_else_the_first() -> None:
@@ -241,58 +205,7 @@ def test_a_missing_value_counts_as_the_last_known_or_else_the_first() -> None:
     totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
     totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
     totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 300.0)
-    assert totals.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(200 + 200 + 200 + 300)
-
-
-def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
-    assert totals.report(kind="price", profile=PROFILE)["saved_ratio"] is None
-
-
-def test_the_turn_of_an_epoch_takes_and_uses_as_much_at_any_limit() -> None:
-    totals, log = EnergyTotals(), log_of(0, [1, 2])
-    assert log.append(iterations(2.5, [3.5], seq=1, first=2), now_ns=ns(9))
-    (turn,) = meter_intervals(logs=[log], meters=[steady_meter(300, 0, 3.5)], since_ns=0, until_ns=ns(3.5))
-    totals.add(turn, 2.0)
-    report = totals.report(kind="carbon", profile=PROFILE)
-    assert (turn.active, report["slowdown_ratio"]) == (True, 1.0)
-    assert report["baseline_energy_j"] == pytest.approx(report["energy_j"])
-    assert report["baseline_carbon_g"] == pytest.approx(report["carbon_g"])
-    totals.close_curve(PROFILE)
-    totals.add(interval(duration_s=1, n_iterations=1, energy_j=300), 2.0)
-    assert totals.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
-
-
-def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    totals.add(interval(duration_s=5, n_iterations=2, energy_j=1_000, active=False), None)
-    report = totals.report(kind="energy", profile=PROFILE)
-    assert report["baseline_energy_j"] == 8 * 300 + 1_000
-    assert report["baseline_duration_s"] == 8 + 5
-
-
-def test_without_a_curve_the_baseline_is_the_energy_used() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
-    totals.add(interval(duration_s=5, n_iterations=0, energy_j=100, active=False), 2.0)
-    totals.close_curve(None)
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
-    report = totals.report(kind="carbon", profile=PROFILE)
-    assert report["baseline_energy_j"] == pytest.approx(2_000 + 100 + 8 * 300)
-    assert report["baseline_duration_s"] == pytest.approx(10 + 5 + 8)
-    assert report["baseline_carbon_g"] == pytest.approx(2 * (2_000 + 100 + 8 * 300) / J_PER_KWH)
-
-
-def test_the_first_signal_value_prices_what_ran_before_without_a_curve() -> None:
-    totals = EnergyTotals()
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
-    totals.close_curve(None)
-    totals.close_curve(None)
-    totals.add(interval(duration_s=1, n_iterations=1, energy_j=300), 3.0)
-    assert totals.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
+    assert totals.report(kind="carbon")["carbon_g"] == pytest.approx(200 + 200 + 200 + 300)
 
 
 def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later() -> None:
@@ -315,6 +228,20 @@ def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later()
     assert sum(interval.duration_s for interval in intervals) == pytest.approx(100)
     assert sum(interval.duration_s for interval in intervals if not interval.active) == pytest.approx(40)
     assert [interval.energy_j for interval in intervals if not interval.duration_s] == [pytest.approx(200)]
+
+
+def test_what_a_gpu_uses_that_was_never_read_is_not_measured() -> None:
+    log, meters = log_of(0, list(range(1, 101))), [steady_meter(10, *range(101)), FixedMeter()]
+    intervals = meter_intervals(logs=[log], meters=meters, since_ns=0, until_ns=ns(100), patient_from_ns=ns(50))
+    assert sum(each.unmeasured_s for each in intervals) == pytest.approx(100.0)
+    assert not any(each.active for each in intervals)
+
+
+async def test_a_run_whose_gpus_were_never_read_is_not_measured() -> None:
+    account, log = EnergyAccount(clock=LoopClock(), signal=FixedSignal(kind="energy")), log_of(0, [10, 20, 30])
+    list(account.advance((0, ns(30)), logs=[log], meters={"GPU-0": FixedMeter()}, tick_s=1.0, to_the_end=True))
+    assert (account.totals.energy_j, account.totals.unmeasured_s) == (0.0, 30.0)
+    assert account.totals.is_unmeasured
 
 
 TICK_S = 0.1
@@ -449,18 +376,13 @@ async def test_sums_in_the_unit_of_another_signal_are_void_and_priced_anew(
     await asyncio.sleep(10)
     meter = await running(gpu, duration_s=20.0)
     account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    names = ("energy", "time", "iterations")
-    sums: dict[str, Any] = {f"signal_{name}": 9e9 for name in names} | {"last_value": 9e9}
-    sums |= {"pause_signal_energy": 9e9, "open_signal_energy": 9e9}
+    sums: dict[str, Any] = {"signal_energy": 9e9, "signal_time": 9e9, "last_value": 9e9}
     account.resume(before(10.0, signal=former, has_signal=True, **sums))
     assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
     list(account.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
     totals = account.totals
     assert totals.signal_energy == pytest.approx(100.0 * totals.energy_j)
     assert totals.signal_time == pytest.approx(100.0 * totals.duration_s)
-    assert totals.signal_iterations == pytest.approx(100.0 * totals.n_iterations)
-    assert totals.pause_signal_energy == pytest.approx(100.0 * totals.pause_energy_j)
-    assert totals.open_signal_energy == pytest.approx(100.0 * totals.open_energy_j)
     balance = account.snapshot({gpu.uuid: meter})
     assert balance is not None
     assert balance.signal == ("carbon", "g/kWh")
@@ -496,3 +418,18 @@ async def test_a_resumed_account_waits_three_heartbeats_for_its_gpus() -> None:
     assert intervals("GPU-fake-0") == []
     await asyncio.sleep(2)
     assert len(intervals("GPU-fake-0")) > 1, "one that never comes is not waited for any longer"
+
+
+@pytest.mark.parametrize(
+    ("former", "are_others"), [(["GPU-0"], True), (["GPU-0", "GPU-1"], False), (["GPU-0", "GPU-1", "GPU-2"], True)]
+)
+async def test_a_resumed_account_tells_once_whether_its_gpus_are_others(former: list[str], are_others: bool) -> None:
+    gpu = FakeGpu()
+    await asyncio.sleep(100)
+    meter = await running(gpu, duration_s=20.0)
+    account, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
+    account.resume(before(10.0, gpus=former))
+    await asyncio.sleep(31)
+    assert log.append(iterations(100, [105, 110, 115]), now_ns=gpu.clock.monotonic_ns())
+    list(account.advance((ns(100), ns(115)), logs=[log], meters={"GPU-0": meter, "GPU-1": meter}, tick_s=1.0))
+    assert [account.take_other_gpus(), account.take_other_gpus()] == [are_others, False]

@@ -1,10 +1,14 @@
 """What is published about a run: one node's part, the sum that its leader makes, and what other nodes have spent."""
 
+from typing import Any
+
 import pytest
 
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
-from controller.accounting.reports import energy_report, profile_report, summed
+from controller.accounting.reports import energy_report, profile_report, summed, with_saving
+from policies.savings.counterfactual import Saving
+from policies.savings.interval import KnownSaving, UnknownSaving
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
@@ -59,13 +63,23 @@ def test_a_run_on_one_node_is_its_own_sum() -> None:
     assert summed(own, []) == own
 
 
+def measured(**fields: Any) -> RunEnergy:  # noqa: ANN401 — the record checks them
+    """Return a part of which it is known what it has saved."""
+    known = {"saved_ci90_ratio": 0.004, "saved_energy_ci90_ratio": 0.003, "slowdown_ci90_ratio": 0.001}
+    ratios = {"saved_ratio": 0.2, "saved_energy_ratio": 0.2, "slowdown_ratio": 1.02}
+    return run_energy(**({"evidence": "measured"} | ratios | known | fields))
+
+
 def test_nodes_add_up_their_energy_and_the_leader_knows_the_rest() -> None:
-    own = run_energy(energy_j=100.0, baseline_energy_j=120.0, duration_s=50.0, slowdown_ratio=1.02)
-    other = run_energy(energy_j=300.0, baseline_energy_j=380.0, duration_s=49.0, n_gpus=4)
+    own = measured(energy_j=80.0, saved_energy_ci90_ratio=0.002, duration_s=50.0)
+    tenth = {"saved_ratio": 0.1, "saved_energy_ratio": 0.1, "saved_energy_ci90_ratio": 0.006}
+    other = measured(energy_j=270.0, duration_s=49.0, n_gpus=4, **tenth)
     whole = summed(own, [other])
-    assert (whole.energy_j, whole.baseline_energy_j, whole.n_gpus) == (400.0, 500.0, 5)
-    assert (whole.duration_s, whole.slowdown_ratio) == (50.0, 1.02)
-    assert whole.saved_ratio == pytest.approx(0.2)
+    assert (whole.energy_j, whole.baseline_energy_j, whole.n_gpus) == pytest.approx((350.0, 400.0, 5))
+    assert (whole.duration_s, whole.slowdown_ratio, whole.slowdown_ci90_ratio) == (50.0, 1.02, 0.001)
+    assert (whole.saved_energy_ratio, whole.saved_energy_ci90_ratio) == pytest.approx((0.125, 0.005))
+    assert whole.saved_ratio == pytest.approx(0.125), "plain energy counts"
+    assert whole.evidence == "measured"
 
 
 def test_the_prior_limits_of_all_nodes_add_up_where_all_are_known() -> None:
@@ -82,21 +96,110 @@ def test_the_limit_of_several_nodes_is_the_mean_over_their_gpus_where_all_are_kn
 
 
 def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbon() -> None:
-    own = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=60.0, baseline_carbon_g=100.0)
-    other = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=90.0, baseline_carbon_g=100.0)
-    assert summed(own, [other]).saved_ratio == pytest.approx(0.25)
-
-
-def test_a_node_that_has_no_baseline_yet_leaves_the_whole_without_one() -> None:
-    whole = summed(run_energy(baseline_energy_j=120.0), [run_energy()])
-    assert (whole.baseline_energy_j, whole.saved_ratio) == (None, None)
+    # 60 of 100 g and 90 of 100 g.
+    own, other = measured(energy_j=1.0, carbon_g=60.0, saved_ratio=0.4), measured(carbon_g=90.0, saved_ratio=0.1)
+    whole = summed(own, [other])
+    assert (whole.saved_ratio, whole.baseline_carbon_g) == pytest.approx((0.25, 200.0))
 
 
 def test_the_saved_ratio_of_several_nodes_is_that_of_cost_where_there_is_a_price() -> None:
     # 6 of 10 and 9 of 10 are 15 of 20.
-    own, other = run_energy(cost=6.0, saved_ratio=0.4), run_energy(cost=9.0, saved_ratio=0.1)
+    own, other = measured(cost=6.0, saved_ratio=0.4), measured(cost=9.0, saved_ratio=0.1)
     assert summed(own, [other]).saved_ratio == pytest.approx(0.25)
-    assert summed(own, [run_energy(cost=9.0)]).saved_ratio is None
+
+
+NUMBERS = [name for name in RunEnergy.__struct_fields__ if name.startswith(("saved_", "slowdown_", "baseline_"))]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "evidence"),
+    [
+        (measured(), run_energy(), "other_nodes"),
+        (measured(), run_energy(saved_ratio=0.2, baseline_energy_j=5.0), "other_nodes"),
+        (measured(), run_energy(evidence="too_early"), "other_nodes"),
+        (run_energy(evidence="too_early"), measured(), "too_early"),
+        (run_energy(evidence="incomplete"), run_energy(evidence="too_early"), "incomplete"),
+        (measured(cost=-1.0, saved_ratio=2.0), measured(cost=1.0), "no_baseline"),
+        (measured(cost=9.0), measured(cost=-8.0), "too_early"),  # the errors add up, the costs do not
+        (measured(carbon_g=100.0), measured(), "other_nodes"),  # one node has no signal
+        (measured(cost=9.0), measured(carbon_g=9.0), "other_nodes"),
+        (measured(cost=-1.0), measured(cost=-1.0), "no_baseline"),
+    ],
+)
+def test_what_one_node_does_not_know_is_not_told_of_the_run(own: RunEnergy, other: RunEnergy, evidence: str) -> None:
+    whole = summed(own, [other])
+    assert [getattr(whole, name) for name in NUMBERS] == [None] * len(NUMBERS)
+    assert whole.evidence == evidence
+
+
+def test_a_node_without_a_gpu_knows_nothing_and_takes_nothing_away() -> None:
+    idle = run_energy(n_gpus=0, energy_j=0.0)
+    for whole in (summed(measured(), [idle]), summed(idle, [measured()])):
+        assert (whole.evidence, whole.saved_ratio, whole.slowdown_ratio, whole.n_gpus) == ("measured", 0.2, 1.02, 1)
+
+
+ZERO: dict[str, Any] = {
+    "evidence": "nothing_changed",
+    **dict.fromkeys(("saved_ratio", "saved_ci90_ratio", "saved_energy_ratio", "saved_energy_ci90_ratio"), 0.0),
+    "slowdown_ratio": 1.0,
+    "slowdown_ci90_ratio": 0.0,
+}
+
+
+def test_a_run_is_as_slow_as_its_slowest_node() -> None:
+    whole = summed(measured(duration_s=102.0, **ZERO), [measured()])
+    assert whole.evidence == "measured"
+    assert (whole.slowdown_ratio, whole.slowdown_ci90_ratio) == (1.02, 0.001)
+    assert whole.baseline_duration_s == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("used", [{"carbon_g": 0.0}, {"cost": -1.0}, {}])
+def test_where_no_node_changed_anything_the_run_has_saved_nothing(used: dict[str, Any]) -> None:
+    whole = summed(measured(**ZERO, **used), [measured(**ZERO, **used)])
+    assert {name: getattr(whole, name) for name in ZERO} == ZERO
+
+
+def saving(**fields: float) -> Saving:
+    """Return what a run has saved: a tenth of 100 J, in 103 s instead of 100 s."""
+    used = {"energy_j": 90.0, "duration_s": 103.0, "signal_energy": 27_000.0}
+    baseline = {"baseline_energy_j": 100.0, "baseline_duration_s": 100.0, "baseline_signal_energy": 36_000.0}
+    return Saving(**(used | baseline | fields))
+
+
+def test_a_measured_saving_is_told_with_its_intervals_and_baselines() -> None:
+    found = KnownSaving(
+        saving=saving(), saved_ci90_ratio=0.004, saved_energy_ci90_ratio=0.003, slowdown_ci90_ratio=0.001
+    )
+    told = with_saving(run_energy(energy_j=180.0, duration_s=206.0, carbon_g=0.03), found)
+    assert told.evidence == "measured"
+    assert (told.saved_ratio, told.saved_energy_ratio, told.slowdown_ratio) == pytest.approx((0.25, 0.1, 1.03))
+    assert (told.saved_ci90_ratio, told.saved_energy_ci90_ratio, told.slowdown_ci90_ratio) == (0.004, 0.003, 0.001)
+    assert (told.baseline_energy_j, told.baseline_duration_s) == pytest.approx((200.0, 200.0)), "of what is used by now"
+    assert told.baseline_carbon_g == pytest.approx(0.04)
+
+
+def test_a_run_that_used_no_carbon_has_a_baseline_all_the_same() -> None:
+    told = with_saving(run_energy(carbon_g=0.0), KnownSaving(saving=saving(signal_energy=0.0)))
+    assert (told.saved_ratio, told.baseline_carbon_g) == pytest.approx((1.0, 36_000.0 / 3.6e6))
+
+
+def test_a_run_that_changed_nothing_has_saved_nothing_surely() -> None:
+    same = saving(baseline_energy_j=90.0, baseline_duration_s=103.0, baseline_signal_energy=27_000.0)
+    told = with_saving(run_energy(energy_j=90.0, duration_s=103.0), KnownSaving(saving=same, is_unchanged=True))
+    assert (told.evidence, told.baseline_energy_j, told.baseline_duration_s) == ("nothing_changed", 90.0, 103.0)
+    zeros = told.saved_ratio, told.saved_ci90_ratio, told.saved_energy_ratio, told.slowdown_ci90_ratio
+    assert (zeros, told.slowdown_ratio) == ((0.0,) * 4, 1.0)
+
+
+@pytest.mark.parametrize("reason", ["too_early", "incomplete", "curve_changed", "no_baseline"])
+def test_what_is_not_known_is_not_told(reason: str) -> None:
+    told = with_saving(run_energy(), UnknownSaving(code=reason, n_looks=3))
+    assert (told.evidence, [getattr(told, name) for name in NUMBERS]) == (reason, [None] * len(NUMBERS))
+
+
+def test_of_a_run_that_was_not_measured_nothing_is_told() -> None:
+    assert with_saving(run_energy(n_gpus=0), KnownSaving(saving=saving())).evidence is None
+    assert with_saving(run_energy(), None).evidence is None
 
 
 def nodes_of(**parts_j: float) -> OtherNodes:

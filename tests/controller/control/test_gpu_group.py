@@ -90,3 +90,31 @@ def test_the_prior_limits_are_unknown_while_a_gpu_has_not_answered() -> None:
     limiters[1].state = None
     assert gpus.prior_power_limit_w is None
     assert GpuGroup().prior_power_limit_w is None
+
+
+def test_for_the_books_gpus_that_are_to_have_less_are_told_apart() -> None:
+    gpus, limiters = held(200.0, 180.0)
+    gpus.request(target(200.0), {"GPU-1": 0.1})
+    now = gpus.now()
+    assert (now.in_force, now.are_reduced) == ((200.0, 100), True), "the least of those that have the run's limit"
+    limiters[1].state = replace(limiters[0].state, since_ns=200)  # type: ignore[type-var]
+    gpus.request(target(200.0))
+    assert (gpus.now().in_force, gpus.now().are_reduced) == ((200.0, 200), False)
+
+
+@pytest.mark.parametrize(
+    ("second_w", "prior_w", "are_at_prior"), [(280.0, 280.0, True), (200.0, 200.0, True), (200.0, 280.0, False)]
+)
+def test_for_the_books_each_gpu_is_held_against_its_own_prior_limit(
+    second_w: float, prior_w: float, are_at_prior: bool
+) -> None:
+    gpus, limiters = held(280.0, second_w)
+    limiters[1].state = replace(limiters[1].state, prior_power_limit_w=prior_w)  # type: ignore[type-var]
+    assert gpus.now().are_at_prior == are_at_prior
+
+
+def test_for_the_books_nothing_is_known_before_every_gpu_has_answered() -> None:
+    gpus, limiters = held(200.0, 200.0)
+    limiters[1].state = None
+    assert (gpus.now().in_force, gpus.now().highest_w) == (None, 0.0)
+    assert GpuGroup().now().in_force is None

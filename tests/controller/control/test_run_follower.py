@@ -12,10 +12,12 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
+from controller.accounting.run_books import RunBooks
 from controller.config import load_config
 from controller.control.gpu_group import GpuGroup
 from controller.control.run_follower import MAX_ACTIVE_S, MAX_LIMITS, NodeCurve, RunFollower
 from controller.ports import Blocked, Hold, Target
+from policies.savings.interval import KnownSaving
 from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, RunPlan
 from publishers.messages.topics import Topics
@@ -50,7 +52,7 @@ class Bench:
     """A follower with one GPU, 100 to 280 W."""
 
     def __init__(self, **state: Any) -> None:  # noqa: ANN401 — the record checks them
-        self.bus = FakeBus()
+        self.bus, self.books = FakeBus(), RunBooks()
         self.limiter = FakeLimiter(FakeGpu())
         self.limiter.state = replace(limit_state(Hold.HELD), **state)
         self.gpus = GpuGroup()
@@ -61,7 +63,7 @@ class Bench:
             RUN, bus=self.bus, topics=Topics(), ranks=ranks, other_nodes=OtherNodes(), clock=StoppedClock()
         )
         config = load_config(None, ["profiler.settle_s=2", "job.lease_s=60"])
-        self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter)
+        self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter, books=self.books)
         self.n_plans = 0
 
     def on_plan(self, at_s: float, **changes: Any) -> bool:  # noqa: ANN401 — the record checks them
@@ -180,6 +182,59 @@ def test_power_under_a_plan_is_measured_at_the_limit_of_the_plan() -> None:
         bench.observe(float(begin_s))
     assert measured(bench) == [pytest.approx((200.0, 180.0, 5.0))]
     assert bench.follower.curve.entries[0].active_s == pytest.approx(13.0), "from 7 s on: it was new at 5 s"
+
+
+def test_a_follower_knows_by_its_own_looks_what_a_limit_saves() -> None:
+    """The leader looks at the highest limit for all nodes: the power here falls from 252 to 180 W, at the same rate."""
+    bench = Bench(requested_power_limit_w=200.0, enforced_power_limit_w=200.0).lead()
+    begin_s = 6
+    for _ in range(9):
+        for limit_w, duration_s in ((200.0, 40), (280.0, 15)):
+            bench.limiter.state = replace(
+                limit_state(Hold.HELD, since_ns=ns(begin_s)),
+                requested_power_limit_w=limit_w,
+                enforced_power_limit_w=limit_w,
+            )
+            bench.on_plan(float(begin_s), power_limit_w=limit_w)
+            bench.gpus.request(bench.target(float(begin_s)))  # type: ignore[arg-type]  # a target
+            for second in range(begin_s, begin_s + duration_s):
+                each = interval(float(second), energy_j=0.9 * limit_w)
+                bench.follower.add_time(each, bench.gpus.now())
+                bench.books.add(each, bench.gpus.now(), begins_s=float(second))
+                bench.follower.observe(each)
+            begin_s += duration_s
+    assert bench.follower.looks.n_looks(280.0) >= 8
+    found = bench.books.saving(bench.follower.looks)
+    assert isinstance(found, KnownSaving)
+    time_ratio = 40 / (40 + 15)
+    assert found.saving.saved_energy_ratio == pytest.approx(time_ratio * (1 - 200 / 280), abs=0.01)
+    assert found.saving.slowdown_ratio == pytest.approx(1.0, abs=1e-3)
+
+
+def test_where_the_leader_drops_its_curve_the_books_are_closed() -> None:
+    bench = Bench(requested_power_limit_w=280.0, enforced_power_limit_w=280.0).lead(power_limit_w=280.0)
+    bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
+    for second in range(10, 20):
+        each = interval(float(second))
+        bench.follower.add_time(each, bench.gpus.now())
+        bench.books.add(each, bench.gpus.now(), begins_s=float(second))
+        bench.follower.observe(each)
+    bench.on_plan(20.0, reason="refining", power_limit_w=280.0)
+    assert not bench.books.closed, "a look is no first pass"
+    bench.on_plan(25.0, reason="profiling", power_limit_w=280.0)
+    bench.on_plan(30.0, reason="profiling", power_limit_w=200.0)
+    assert len(bench.books.closed) == 1
+    assert (bench.books.books.slots, bench.books.curve, bench.books.gap) == ((), None, None)
+
+
+def test_time_is_added_also_before_the_gpus_have_answered() -> None:
+    bench = Bench().lead()
+    bench.limiter.state = None
+    each = interval(0.0)
+    bench.follower.add_time(each, bench.gpus.now())
+    bench.books.add(each, bench.gpus.now(), begins_s=0.0)
+    (slot,) = bench.books.books.slots
+    assert (slot.active_s, slot.pause_s) == (0.0, 1.0)
 
 
 def test_power_while_the_limit_is_not_in_force_is_not_measured() -> None:

@@ -1,24 +1,30 @@
 """The interval of what was saved, against random draws; and when there is nothing to say."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.savings.books import open_books
+from policies.savings.books import Books, open_books
 from policies.savings.counterfactual import Counterfactual
 from policies.savings.interval import (
     LUCK_RATIO,
     MIN_LOOKS,
     N_PAIRS,
     KnownSaving,
+    Segment,
     UnknownSaving,
     correlation_of,
     estimate_saving,
     normal_design,
 )
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.signal import Signal, constant_signal
-from policies.vocabulary.units import HOUR_S
+from policies.vocabulary.units import HOUR_S, Values
 from tests.policies.days import hourly
 from tests.policies.savings.histories import (
     LIMITS_W,
@@ -31,28 +37,42 @@ from tests.policies.savings.histories import (
     signals,
 )
 
+
+def estimate(
+    books: Books, ratios: Sequence[LimitRatios], signal: Signal | None = None, correlation: Values | None = None
+) -> KnownSaving | UnknownSaving:
+    """Return the estimate of a run on one curve."""
+    segment = Segment(books=books, ratios=ratios, top_power_limit_w=TOP_W, correlation=correlation)
+    return estimate_saving([segment], signal=signal)
+
+
 HOURS = [Deed(duration_s=50_000.0, power_w=100.0, power_limit_w=limit_w) for limit_w in LIMITS_W]
 
 
 @settings(max_examples=20)
-@given(histories, signals(), st.floats(1e-4, 0.004), st.integers(0, 1_000))
+@given(histories, signals(), st.floats(1e-4, 0.001), st.integers(0, 1_000))
 def test_the_interval_agrees_with_random_draws(
     history: list[Deed], signal: Signal, error_ratio: float, seed: int
 ) -> None:
     ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=error_ratio) for limit_w in LIMITS_W[:3]]
     books = books_of(history)
-    found = estimate_saving(books, ratios, top_power_limit_w=TOP_W, signal=signal)
+    found = estimate(books, ratios, signal)
     assert isinstance(found, KnownSaving)
     counterfactual = Counterfactual(books, ratios, top_power_limit_w=TOP_W, signal=signal)
     rng = np.random.default_rng(seed)
     errors = np.array([error_ratio] * 3 + [0.0])
     rates = np.array([each.rate_ratio for each in counterfactual.known])
     energies = np.array([each.energy_ratio for each in counterfactual.known])
-    drawn = counterfactual.saved_ratios(
+    drawn = counterfactual.twins(
         rates + errors * rng.standard_normal((10_000, 4)), energies + errors * rng.standard_normal((10_000, 4))
     )
-    expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot(drawn.std(), LUCK_RATIO)
-    assert (found.upper_ratio - found.lower_ratio) / 2 == pytest.approx(expected, rel=0.08)
+    for half_ratio, own, baselines in [
+        (found.saved_ci90_ratio, found.saving.signal_energy, drawn.signal_energy),
+        (found.saved_energy_ci90_ratio, found.saving.energy_j, drawn.energy_j),
+        (found.slowdown_ci90_ratio, found.saving.duration_s, drawn.duration_s),
+    ]:
+        expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot((own / baselines).std(), LUCK_RATIO)
+        assert half_ratio == pytest.approx(expected, rel=0.08)
 
 
 @settings(max_examples=30)
@@ -65,29 +85,29 @@ def test_the_design_is_that_of_independent_standard_errors(n_errors: int) -> Non
 
 @given(st.lists(deeds([TOP_W]), min_size=1, max_size=6))
 def test_a_run_at_the_top_alone_has_surely_saved_nothing(history: list[Deed]) -> None:
-    found = estimate_saving(books_of(history), [], top_power_limit_w=TOP_W, signal=None)
+    found = estimate(books_of(history), [])
     assert isinstance(found, KnownSaving)
-    assert (found.lower_ratio, found.upper_ratio) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert (found.saving.saved_ratio, found.saved_ci90_ratio) == pytest.approx((0.0, 0.0), abs=1e-12)
 
 
 @pytest.mark.parametrize(("n_looks", "is_known"), [(0, False), (MIN_LOOKS - 1, False), (MIN_LOOKS, True)])
 def test_before_enough_looks_it_is_too_early_to_tell(n_looks: int, *, is_known: bool) -> None:
     ratios = [ratios_at(200.0, 0.9, 1.1, n_looks=n_looks // 2), ratios_at(250.0, 0.95, 1.1, n_looks=-(-n_looks // 2))]
-    found = estimate_saving(books_of(HOURS), ratios, top_power_limit_w=TOP_W, signal=None)
+    found = estimate(books_of(HOURS), ratios)
     assert isinstance(found, KnownSaving) == is_known
     if not is_known:
-        assert found == UnknownSaving(reason="too_early", n_looks=n_looks)
+        assert found == UnknownSaving(code="too_early", n_looks=n_looks)
 
 
 def test_of_a_run_that_did_nothing_there_is_nothing_to_say() -> None:
-    found = estimate_saving(open_books(), [], top_power_limit_w=TOP_W, signal=None)
-    assert found == UnknownSaving(reason="too_early", n_looks=0)
+    found = estimate(open_books(), [])
+    assert found == UnknownSaving(code="too_early", n_looks=0)
 
 
 def test_of_a_baseline_that_was_paid_for_there_is_no_share() -> None:
     negative = constant_signal(-0.02, kind="price", unit="EUR/kWh", now_s=0.0)
-    found = estimate_saving(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], top_power_limit_w=TOP_W, signal=negative)
-    assert found == UnknownSaving(reason="no_baseline", n_looks=8)
+    found = estimate(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], negative)
+    assert found == UnknownSaving(code="no_baseline", n_looks=8)
 
 
 @pytest.mark.parametrize(("error_ratio", "is_known"), [(0.0, True), (0.1, False)])
@@ -96,29 +116,87 @@ def test_of_a_baseline_that_may_be_nothing_there_is_no_share(error_ratio: float,
     history = [Deed(duration_s=15.5 * HOUR_S, power_w=100.0, power_limit_w=200.0)]
     ratios = [ratios_at(200.0, 1.0, 1.1, error_ratio=error_ratio)]
     books = books_of(history, begins_s=float(signal.starts_s[0]))
-    found = estimate_saving(books, ratios, top_power_limit_w=TOP_W, signal=signal)
+    found = estimate(books, ratios, signal)
     assert isinstance(found, KnownSaving) == is_known
 
 
 def test_without_errors_the_interval_is_the_twins_luck() -> None:
-    found = estimate_saving(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], top_power_limit_w=TOP_W, signal=None)
+    found = estimate(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)])
     assert isinstance(found, KnownSaving)
-    assert found.upper_ratio - found.lower_ratio == pytest.approx(2 * 1.645 * LUCK_RATIO)
+    halves = found.saved_ci90_ratio, found.saved_energy_ci90_ratio, found.slowdown_ci90_ratio
+    assert halves == pytest.approx((1.645 * LUCK_RATIO,) * 3)
 
 
 def test_errors_that_are_one_add_up() -> None:
     ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=0.002) for limit_w in reversed(LIMITS_W[:3])]
-    one, other = (
-        estimate_saving(books_of(HOURS), ratios, top_power_limit_w=TOP_W, signal=None, correlation=each)
-        for each in (np.ones((3, 3)), np.eye(3))
-    )
-    independent = estimate_saving(books_of(HOURS), ratios, top_power_limit_w=TOP_W, signal=None)
+    one, other = (estimate(books_of(HOURS), ratios, correlation=each) for each in (np.ones((3, 3)), np.eye(3)))
+    independent = estimate(books_of(HOURS), ratios)
     assert isinstance(one, KnownSaving)
     assert other == independent
     # A quarter of the energy is at each limit, all ratios err alike, and what was saved is 1 - E / baseline.
     spent, baseline = 4.0, 1 + 3 * 1.1
     sd_ratio = 3 * 0.002 * spent / baseline**2
-    assert (one.upper_ratio - one.lower_ratio) / 2 == pytest.approx(1.645 * np.hypot(sd_ratio, LUCK_RATIO), rel=1e-3)
+    assert one.saved_ci90_ratio == pytest.approx(1.645 * np.hypot(sd_ratio, LUCK_RATIO), rel=1e-3)
+
+
+@pytest.mark.parametrize(("error_ratio", "is_known"), [(0.005, True), (0.01, False)])
+@pytest.mark.parametrize("energy_ratio", [1.0, 1.2])
+def test_nothing_is_told_within_more_than_a_point(error_ratio: float, energy_ratio: float, *, is_known: bool) -> None:
+    """The estimate has no say in it: it may be a zero, or a saving."""
+    history = [Deed(duration_s=50_000.0, power_w=100.0, power_limit_w=200.0)]
+    found = estimate(books_of(history), [ratios_at(200.0, 1.0, energy_ratio, error_ratio=error_ratio)])
+    assert isinstance(found, KnownSaving) == is_known
+    if isinstance(found, KnownSaving):
+        assert max(found.saved_ci90_ratio, found.saved_energy_ci90_ratio, found.slowdown_ci90_ratio) <= 0.01
+    else:
+        assert found.code == "too_early"
+
+
+def test_a_run_at_the_top_that_was_asked_to_wait_has_changed_something() -> None:
+    waited = Deed(duration_s=1_000.0, power_w=20.0, power_limit_w=None, pause="asked")
+    found = estimate(books_of([Deed(duration_s=9_000.0, power_w=100.0, power_limit_w=TOP_W), waited]), [])
+    assert isinstance(found, KnownSaving)
+    assert (found.is_unchanged, found.slowdown_ci90_ratio) == (False, 0.0)
+    assert found.saving.slowdown_ratio == pytest.approx(10 / 9)
+    assert found.saving.saved_energy_ratio == pytest.approx(-20.0 / 900.0)
+
+
+def test_where_a_price_is_negative_a_run_at_the_top_has_saved_nothing_all_the_same() -> None:
+    negative = constant_signal(-0.02, kind="price", unit="EUR/kWh", now_s=0.0)
+    found = estimate(books_of([Deed(duration_s=9_000.0, power_w=100.0, power_limit_w=TOP_W)]), [], negative)
+    assert isinstance(found, KnownSaving)
+    assert (found.is_unchanged, found.saving.saved_ratio) == (True, 0.0)
+
+
+@settings(max_examples=30)
+@given(histories, histories, signals())
+def test_two_parts_on_one_curve_are_one_run(one: list[Deed], other: list[Deed], signal: Signal) -> None:
+    ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1) for limit_w in LIMITS_W[:3]]
+    books = books_of([*one, *other])
+    whole = Segment(books=books, ratios=ratios, top_power_limit_w=TOP_W)
+    cut = len(books.slots) // 2
+    parts = [replace(whole, books=replace(books, slots=slots)) for slots in (books.slots[:cut], books.slots[cut:])]
+    once, twice = (estimate_saving(segments, signal=signal) for segments in ([whole], parts))
+    assert isinstance(once, KnownSaving)
+    assert isinstance(twice, KnownSaving)
+    assert twice.saving.energy_j == pytest.approx(once.saving.energy_j)
+    assert twice.saving.baseline_energy_j == pytest.approx(once.saving.baseline_energy_j)
+    assert twice.saving.baseline_duration_s == pytest.approx(once.saving.baseline_duration_s)
+    assert twice.saving.baseline_signal_energy == pytest.approx(once.saving.baseline_signal_energy, rel=1e-6)
+
+
+def test_errors_of_two_curves_are_independent() -> None:
+    history = [Deed(duration_s=50_000.0, power_w=100.0, power_limit_w=200.0)]
+    segment = Segment(
+        books=books_of(history), ratios=[ratios_at(200.0, 1.0, 1.1, error_ratio=0.003)], top_power_limit_w=TOP_W
+    )
+    later = replace(segment, books=books_of(history, begins_s=100_000.0))
+    one, both = (estimate_saving(segments, signal=None) for segments in ([segment], [segment, later]))
+    assert isinstance(one, KnownSaving)
+    assert isinstance(both, KnownSaving)
+    luck_ratio = 1.645 * LUCK_RATIO
+    alone, together = (math.sqrt(each.saved_energy_ci90_ratio**2 - luck_ratio**2) for each in (one, both))
+    assert together == pytest.approx(alone / math.sqrt(2), rel=1e-6)
 
 
 def test_what_has_no_variance_correlates_with_nothing() -> None:

@@ -175,15 +175,22 @@ REPORTS: list[tuple[Message, bytes]] = [
             baseline_energy_j=300000.0,
             baseline_carbon_g=33.5,
             baseline_duration_s=975.0,
+            evidence="measured",
             saved_ratio=0.15,
-            slowdown_ratio=1.025,
+            saved_ci90_ratio=0.0042,
+            saved_energy_ratio=0.1667,
+            saved_energy_ci90_ratio=0.0031,
+            slowdown_ratio=1.0262,
+            slowdown_ci90_ratio=0.0008,
             final=True,
         ),
         (
             b'{"run":"r1","state":"finished","gpu_model":"NVIDIA A40","n_gpus":1,"iterations":5000,"epochs":2,"d'
             b'uration_s":1000.5,"energy_j":250000.0,"batch_size":256,"reached":false,"carbon_g":28.5,"cost":0.01'
             b'25,"currency":"EUR","baseline_energy_j":300000.0,"baseline_carbon_g":33.5,"baseline_duration_s":97'
-            b'5.0,"saved_ratio":0.15,"slowdown_ratio":1.025,"final":true}'
+            b'5.0,"evidence":"measured","saved_ratio":0.15,"saved_ci90_ratio":0.0042,"saved_energy_ratio":0.1667'
+            b',"saved_energy_ci90_ratio":0.0031,"slowdown_ratio":1.0262,"slowdown_ci90_ratio":0.0008,"final":tru'
+            b"e}"
         ),
     ),
     (

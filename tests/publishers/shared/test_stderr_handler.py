@@ -1,12 +1,29 @@
 """Warnings on stderr where the application has configured no logging: once each, from one process of each node."""
 
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from publishers.shared.stderr_handler import MAX_LINES, StderrHandler
+
+STDERR_IS_FULL: Final = """
+import os, sys
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+try:
+    while True:
+        os.write(writing, b"x" * 4096)
+except BlockingIOError:
+    os.set_blocking(writing, True)
+os.dup2(writing, 2)
+from publishers.training.coerce import warn_once
+warn_once("no broker")
+print(sys.stderr is sys.__stderr__)
+"""
 
 
 @pytest.fixture
@@ -83,4 +100,22 @@ def test_never_a_flood_and_no_control_characters(logger: logging.Logger, capsys:
 def test_a_process_without_stderr_goes_on(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     show(logger)
     monkeypatch.setattr(sys, "stderr", None)
+    logger.warning("no broker")
+
+
+@pytest.mark.live
+def test_a_process_whose_stderr_nobody_reads_goes_on() -> None:
+    command = [sys.executable, "-c", STDERR_IS_FULL]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout == "True\n"
+
+
+def test_a_stream_of_the_application_may_raise_anything(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Notebook:
+        def write(self, text: str) -> int:
+            raise LookupError(text)
+
+    show(logger)
+    monkeypatch.setattr(sys, "stderr", Notebook())
     logger.warning("no broker")

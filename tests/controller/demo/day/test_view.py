@@ -76,7 +76,7 @@ def energy(hours: float, limit_w: float, intensity_g_per_kwh: float) -> GpuEnerg
     )
 
 
-def run_energy(*, iterations: int, final: bool = False) -> RunEnergy:
+def run_energy(*, iterations: int = 250, final: bool = False, evidence: str | None = "measured") -> RunEnergy:
     return RunEnergy(
         run="r",
         state="finished" if final else "running",
@@ -87,7 +87,9 @@ def run_energy(*, iterations: int, final: bool = False) -> RunEnergy:
         duration_s=10.0,
         energy_j=3.6e6,
         carbon_g=213.0,
+        evidence=evidence,
         saved_ratio=0.14,
+        saved_ci90_ratio=0.004,
         final=final,
     )
 
@@ -96,7 +98,7 @@ async def test_the_live_view_shows_state_limit_power_grid_energy_and_reasons() -
     fixture = ViewFixture()
     fixture.receive("profile", profile("profiling", 3))
     fixture.receive("gpu energy", energy(1.0, 225.0, 213.0))
-    fixture.receive("energy", run_energy(iterations=250))
+    fixture.receive("energy", run_energy())
     fixture.change(1.0, 225.0)
     fixture.console.print(draw(fixture.monitor, fixture.settings))
     for shown in (
@@ -105,11 +107,28 @@ async def test_the_live_view_shows_state_limit_power_grid_energy_and_reasons() -
         "225 W",
         "196 W",
         "250 of 1,000",
-        "1.00 kWh",
-        "14.0 %",
+        "1.00 kWh, 213 g of carbon, saved 14.0 % (±0.4)",
         "because of",
     ):
         assert shown in fixture.text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ("too_early", "too early to tell"),
+        (None, "too early to tell"),
+        ("nothing_changed", "nothing saved"),
+        ("incomplete", "saving not known"),
+        ("curve_changed", "saving not known"),
+    ],
+)
+async def test_without_evidence_the_live_view_shows_no_saving(evidence: str | None, said: str) -> None:
+    fixture = ViewFixture()
+    fixture.receive("energy", run_energy(evidence=evidence))
+    fixture.console.print(draw(fixture.monitor, fixture.settings))
+    assert f"213 g of carbon, {said} " in fixture.text
+    assert "14.0 %" not in fixture.text
 
 
 async def test_the_live_view_can_be_drawn_without_messages() -> None:

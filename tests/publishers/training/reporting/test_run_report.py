@@ -8,7 +8,7 @@ from tqdm import tqdm
 from publishers.messages.reports import RunEnergy
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 from tests.publishers.training.reporting.test_notices import notice
-from tests.publishers.training.reporting.test_run_summary import KWH, record
+from tests.publishers.training.reporting.test_run_summary import KWH, UNKNOWN, record
 
 NOW_S = 1.7e9
 
@@ -55,7 +55,8 @@ def test_closing_waits_for_the_last_record_and_tells_it_in_one_line(capfd: pytes
     publisher.close()
     publisher.close()
     assert capfd.readouterr().err == (
-        "gridchase: toy run r1: 1.84 kWh, 612 g CO2e, saved 11.3 % energy and 14.0 % carbon for 2.1 % more time\n"
+        "gridchase: toy run r1: 1.84 kWh, 612 g CO2e, saved 11.3 % energy (±0.3) and 14.0 % carbon (±0.4) for 2.1 % "
+        "more time (±0.1)\n"
     )
     assert publisher.summary().is_final
 
@@ -194,22 +195,27 @@ def test_live_values_are_the_newest_records_and_the_power_since_the_one_before()
     connection = MeasuredConnection()
     publisher = trained(connection)
     assert publisher.live() is None
-    connection.energy(running(energy_j=1_000.0, duration_s=10.0, reason="profiling"))
+    connection.energy(running(energy_j=1_000.0, duration_s=10.0, evidence="too_early"))
     wait_until(publisher.live)
     assert publisher.live() == {"power_limit_w": 220.0, "energy_j": 1_000.0, "carbon_g": 612.0}, "no saving yet"
-    more = {"baseline_energy_j": 2_500.0, "carbon_g": 1.0, "baseline_carbon_g": 1.5, "saved_ratio": 0.33}
-    connection.energy(running(energy_j=2_000.0, duration_s=15.0, **more))
+    more = {"carbon_g": 100.0, "baseline_carbon_g": 150.0, "saved_ratio": 0.3333, "saved_ci90_ratio": 0.0042}
+    energy = {"energy_j": 2_000.0, "baseline_energy_j": 2_512.3, "saved_energy_ratio": 0.2038}
+    connection.energy(running(duration_s=15.0, saved_energy_ci90_ratio=0.0052, **energy, **more))
     wait_until(lambda: publisher.live().get("power_w"))
     assert publisher.live() == {
         "power_w": 200.0,
         "power_limit_w": 220.0,
         "energy_j": 2_000.0,
-        "carbon_g": 1.0,
-        "saved_ratio": 0.33,
+        "carbon_g": 100.0,
+        "saved_ratio": 0.3333,
+        "saved_ci90_ratio": 0.0042,
         "slowdown_ratio": 1.021,
-        "saved_energy_j": 500.0,
-        "saved_carbon_g": 0.5,
-    }
+        "slowdown_ci90_ratio": 0.0006,
+        "saved_energy_j": 512.0,
+        "saved_energy_ci90_j": 13.0,
+        "saved_carbon_g": 50.0,
+        "saved_carbon_ci90_g": 0.63,
+    }, "amounts to two digits of their half-widths"
     publisher.close()
 
 
@@ -282,6 +288,22 @@ def test_live_values_are_logged_once_they_are_known_and_in_the_end_the_last_ones
     publisher.log_live(logged.append)
     publisher.log_live(logged.append)
     assert [values["gridchase/energy_j"] for values in logged] == [1_000.0, 1.84 * KWH]
+
+
+@pytest.mark.parametrize("evidence", ["measured", "nothing_changed", *UNKNOWN])
+def test_line_and_trackers_tell_a_saving_with_its_evidence_alone(
+    evidence: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    publisher = trained(MeasuredConnection(final(evidence=evidence)))
+    publisher.close()
+    logged: list[dict[str, float]] = []
+    publisher.log_live(logged.append)
+    told = {name.removeprefix("gridchase/") for name in logged[0] if "saved" in name or "slowdown" in name}
+    ratios = {"saved_ratio", "saved_ci90_ratio", "slowdown_ratio", "slowdown_ci90_ratio"}
+    amounts = {"saved_energy_j", "saved_energy_ci90_j", "saved_carbon_g", "saved_carbon_ci90_g"}
+    assert told == (ratios | amounts if evidence in {"measured", "nothing_changed"} else set())
+    line = capfd.readouterr().err
+    assert (line.count("±"), line.count(" %")) == ((3, 3) if evidence == "measured" else (0, 0))
 
 
 def test_other_ranks_log_nothing() -> None:

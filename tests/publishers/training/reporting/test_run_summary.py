@@ -1,13 +1,40 @@
 """The summary of a run: which numbers it takes from the record, when it claims no saving, and how it reads."""
 
+import re
 from typing import Any
 
 import pytest
 
 from publishers.messages.reports import RunEnergy
-from publishers.training.reporting.run_summary import OFF, RunSummary, explained, summarize
+from publishers.training.reporting.run_energy import RunEnergyFeed
+from publishers.training.reporting.run_summary import OFF, RunSummary, explained, percent, summarize
 
 KWH = 3.6e6
+NUMBERS = [
+    f"{name}{interval}_ratio"
+    for name in ("saved_energy", "saved_carbon", "saved_cost", "slowdown")
+    for interval in ("", "_ci90")
+]
+NOTHING = {"saved_ratio": 0.0, "saved_energy_ratio": 0.0, "slowdown_ratio": 1.0}
+NOTHING_CHANGED = {
+    "evidence": "nothing_changed",
+    "baseline_energy_j": 1.84 * KWH,
+    "baseline_carbon_g": 612.0,
+    **NOTHING,
+    **{name.replace("_ratio", "_ci90_ratio"): 0.0 for name in NOTHING},
+}
+UNKNOWN = {
+    "too_early": "too early to tell what was saved",
+    "incomplete": "what was saved is not known: not all of the run was measured",
+    "curve_changed": "what was saved is not known: a part of it ran on another power curve, or on other GPUs",
+    "no_baseline": "what was saved is not known: at the highest limit it would have cost nothing, or may have",
+    "limits_differ": "what was saved is not known: its GPUs had unlike limits, which nothing compares",
+    "not_computed": "what was saved is not known: it was not computed in time",
+    "other_nodes": "what was saved is not known: another node does not know what was saved there",
+    "of_tomorrow": "what was saved is not known: of_tomorrow",
+    None: "what was saved is not known: its controller gives no interval",
+}
+"""Each code of evidence that comes without numbers, and what the line says."""
 
 
 def record(**changes: Any) -> RunEnergy:  # noqa: ANN401 — the record checks them
@@ -25,8 +52,13 @@ def record(**changes: Any) -> RunEnergy:  # noqa: ANN401 — the record checks t
         "baseline_energy_j": 1.84 * KWH / (1 - 0.113),
         "baseline_carbon_g": 612.0 / (1 - 0.14),
         "baseline_duration_s": 29_520.0 / 1.021,
+        "evidence": "measured",
         "saved_ratio": 0.14,
+        "saved_ci90_ratio": 0.004,
+        "saved_energy_ratio": 0.113,
+        "saved_energy_ci90_ratio": 0.0021,
         "slowdown_ratio": 1.021,
+        "slowdown_ci90_ratio": 0.0006,
         "power_limit_w": 220.0,
         "reason": "slowdown_signal",
         "final": True,
@@ -39,42 +71,76 @@ def of(given: RunEnergy | None, unmeasured: tuple[str, str] = ("too_short", "too
     return summarize("resnet50", "3f2a", given, unmeasured=unmeasured)
 
 
+def live(given: RunEnergy) -> dict[str, float]:
+    """Return the live values."""
+    feed = RunEnergyFeed(started_at_s=0.0)
+    feed.latest = given
+    return feed.live() or {}
+
+
 def test_the_line_tells_energy_carbon_savings_and_time() -> None:
     summary = of(record())
     assert str(summary) == (
-        "resnet50 run 3f2a: 1.84 kWh, 612 g CO2e, saved 11.3 % energy and 14.0 % carbon for 2.1 % more time"
+        "resnet50 run 3f2a: 1.84 kWh, 612 g CO2e, saved 11.3 % energy (±0.3) and 14.0 % carbon (±0.4) for 2.1 % more "
+        "time (±0.1)"
     )
     assert (summary.is_final, summary.energy_j, summary.carbon_g) == (True, 1.84 * KWH, 612.0)
-    assert (summary.saved_energy_ratio, summary.saved_carbon_ratio) == pytest.approx((0.113, 0.14))
-    assert (summary.slowdown_ratio, summary.reason, summary.iterations) == (1.021, "", 90_000)
+    assert (summary.saved_energy_ratio, summary.saved_energy_ci90_ratio) == (0.113, 0.0021)
+    assert (summary.saved_carbon_ratio, summary.saved_carbon_ci90_ratio) == (0.14, 0.004)
+    assert (summary.saved_cost_ratio, summary.saved_cost_ci90_ratio) == (None, None)
+    assert (summary.slowdown_ratio, summary.slowdown_ci90_ratio) == (1.021, 0.0006)
+    assert (summary.evidence, summary.reason, summary.iterations) == ("measured", "", 90_000)
 
 
 @pytest.mark.parametrize(
     ("changes", "ending"),
     [
-        ({"final": False, "carbon_g": None}, "run 3f2a, so far: 1.84 kWh, saved 11.3 % energy for 2.1 % more time"),
-        ({"carbon_g": None, "baseline_carbon_g": None}, ": 1.84 kWh, saved 11.3 % energy for 2.1 % more time"),
-        ({"carbon_g": 700.0, "baseline_carbon_g": 700.0}, "700 g CO2e, saved 11.3 % energy for 2.1 % more time"),
         (
-            {"carbon_g": 700.0, "baseline_carbon_g": 690.0},
-            "saved 11.3 % energy, used 1.4 % more carbon for 2.1 % more time",
+            {"final": False, "carbon_g": None},
+            "run 3f2a, so far: 1.84 kWh, saved 11.3 % energy (±0.3) for 2.1 % more time (±0.1)",
+        ),
+        ({"baseline_carbon_g": None}, "612 g CO2e, saved 11.3 % energy (±0.3) for 2.1 % more time (±0.1)"),
+        ({"saved_ratio": 0.001}, ", saved 11.3 % energy (±0.3) and 0.1 % carbon (±0.4) for 2.1 % more time (±0.1)"),
+        ({"saved_ratio": -0.0004}, ", saved 11.3 % energy (±0.3) and 0.0 % carbon (±0.4) for 2.1 % more time (±0.1)"),
+        (
+            {"saved_ratio": -0.004},
+            ", saved 11.3 % energy (±0.3), used 0.4 % more carbon (±0.4) for 2.1 % more time (±0.1)",
+        ),
+        (
+            {"saved_ratio": -0.014, "saved_energy_ratio": -0.002},
+            "g CO2e, used 0.2 % more energy (±0.3) and 1.4 % more carbon (±0.4) for 2.1 % more time (±0.1)",
         ),
         (
             {"carbon_g": None, "baseline_carbon_g": None, "cost": 0.4216, "currency": "EUR", "saved_ratio": 0.2},
-            "1.84 kWh, 0.422 EUR, saved 11.3 % energy and 20.0 % cost for 2.1 % more time",
+            "1.84 kWh, 0.422 EUR, saved 11.3 % energy (±0.3) and 20.0 % cost (±0.4) for 2.1 % more time (±0.1)",
         ),
-        ({"slowdown_ratio": 0.9996}, "14.0 % carbon in the same time"),
-        ({"slowdown_ratio": 0.98}, "14.0 % carbon in 2.0 % less time"),
-        ({"baseline_energy_j": 1.84 * KWH, "baseline_carbon_g": 612.0}, "CO2e, nothing saved for 2.1 % more time"),
-        ({"incomplete": ["unmeasured", "controller_down"]}, "more time; not all of the run was measured"),
+        ({"slowdown_ratio": 0.9996}, "14.0 % carbon (±0.4) for 0.0 % more time (±0.1)"),
+        ({"slowdown_ratio": 0.98}, "14.0 % carbon (±0.4) in 2.0 % less time (±0.1)"),
+        ({"slowdown_ci90_ratio": 0.00041}, "14.0 % carbon (±0.4) for 2.10 % more time (±0.05)"),
+        ({"incomplete": ["unmeasured", "controller_down"]}, "more time (±0.1); not all of the run was measured"),
         (
             {"carbon_g": None, "baseline_carbon_g": None, "reason": "signal_absent"},
-            "1.84 kWh, saved 11.3 % energy for 2.1 % more time; carbon unknown: no grid signal",
+            "saved 11.3 % energy (±0.3) for 2.1 % more time (±0.1); carbon unknown: no grid signal",
         ),
     ],
 )  # fmt: skip
 def test_the_line_says_no_more_than_is_known(changes: dict[str, Any], ending: str) -> None:
     assert str(of(record(**changes))).endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("ci90_ratio", "text"),
+    [
+        (0.01, "2.1 % (±1.0)"),
+        (0.0031, "2.1 % (±0.4)"),
+        (0.003, "2.1 % (±0.3)"),
+        (0.0005, "2.1 % (±0.1)"),
+        (0.0004, "2.14 % (±0.04)"),
+        (0.0, "2.14 % (±0.01)"),
+    ],
+)
+def test_an_interval_is_rounded_up_and_never_to_nothing(ci90_ratio: float, text: str) -> None:
+    assert percent(0.0214, ci90_ratio) == text
 
 
 @pytest.mark.parametrize(
@@ -92,46 +158,89 @@ def test_amounts_have_three_digits_and_a_unit_of_their_size(energy_j: float, car
     assert f": {text}, " in str(of(record(energy_j=energy_j, carbon_g=carbon_g)))
 
 
-@pytest.mark.parametrize("reason", ["profiling", "profiling_paused", "waiting_for_ranks", None])
-def test_before_there_is_a_plan_the_run_was_too_short_to_tell(reason: str | None) -> None:
-    baseline_energy_j = None if reason is None else 1.84 * KWH  # of the points measured so far: noise
-    summary = of(record(reason=reason, baseline_energy_j=baseline_energy_j))
-    assert (summary.reason, summary.saved_energy_ratio, summary.slowdown_ratio) == ("too_short", None, None)
-    assert str(summary) == "resnet50 run 3f2a: 1.84 kWh, 612 g CO2e, too short to tell what was saved"
+@pytest.mark.parametrize(("evidence", "text"), UNKNOWN.items())
+def test_without_evidence_no_outlet_tells_a_number(evidence: str | None, text: str) -> None:
+    for given in (record(evidence=evidence), record(evidence=evidence, final=False)):
+        summary = of(given)
+        assert summary.outcome == text
+        assert not re.search("[0-9]", summary.outcome)
+        assert [getattr(summary, name) for name in NUMBERS] == [None] * len(NUMBERS)
+        assert summary.reason == (evidence or "no_interval")
+        assert "saved" not in str(live(given)) + str(summary).replace(text, "")
+        assert "slowdown" not in str(live(given))
 
 
-def test_a_run_that_was_faster_than_its_curve_claims_nothing() -> None:
-    summary = of(record(slowdown_ratio=0.0436))
-    assert (summary.reason, summary.saved_energy_ratio) == ("off_curve", None)
-    assert str(summary).endswith(
-        "too short to tell what was saved: it ran faster than the curve of an earlier run says"
-    )
+@pytest.mark.parametrize("end", ["_ratio", "_ci90_ratio"])
+@pytest.mark.parametrize("missing", ["saved", "saved_energy", "slowdown"])
+@pytest.mark.parametrize("evidence", ["measured", "nothing_changed"])
+def test_no_outlet_tells_a_number_without_its_interval(evidence: str, missing: str, end: str) -> None:
+    given = record(evidence=evidence, **{missing + end: None})
+    summary, values = of(given), live(given)
+    summed = [name for name in NUMBERS if getattr(summary, name) is not None]
+    for names in (summed, [name for name in values if name.startswith(("saved", "slowdown"))]):
+        estimates = {name for name in names if "_ci90_" not in name}
+        assert estimates
+        assert estimates == {name.replace("_ci90_", "_") for name in names if "_ci90_" in name}
+    assert f"{missing}_ratio" not in values
+    assert ("saved_energy_j" in values, "saved_carbon_g" in values) == (missing != "saved_energy", missing != "saved")
+    assert f"{'saved_carbon' if missing == 'saved' else missing}_ratio" not in summed
+    assert summary.outcome.count(" %") == summary.outcome.count("±")
+
+
+def test_a_record_before_anything_was_measured_is_too_early() -> None:
+    summary = of(record(**dict.fromkeys(NOTHING_CHANGED), reason="profiling"))
+    assert (summary.reason, summary.evidence) == ("too_early", None)
+    assert str(summary) == "resnet50 run 3f2a: 1.84 kWh, 612 g CO2e, too early to tell what was saved"
+
+
+def test_what_the_record_lacks_is_told_once() -> None:
+    summary = of(record(evidence="incomplete", incomplete=["controller_down"]))
+    assert str(summary).endswith("g CO2e, what was saved is not known: not all of the run was measured")
 
 
 @pytest.mark.parametrize(
-    ("changes", "ending"),
+    ("changes", "reason", "outcome"),
     [
-        ({"reason": "not_profiled"}, "nothing saved: not profiled: no limit was stable long enough to be measured"),
-        ({"reason": "no_permission"}, "may not set power limits (it takes root or CAP_SYS_ADMIN)"),
-        ({"reason": "shared", "detail": "another tenant is on it"}, "nothing saved: another tenant is on it"),
-        ({"reason": "new_code", "detail": "forged\x1b[2J\nline"}, "nothing saved: forged\\x1b[2J\\nline"),
-        ({"reason": "new_code"}, "nothing saved: new_code"),
-        ({"reason": "observe_mode"}, "nothing saved: plan.observe is on: limits are planned, but never written"),
+        ({}, "nothing_changed", "nothing saved: its power limit was never lowered"),
+        ({"reason": None}, "nothing_changed", "nothing saved: its power limit was never lowered"),
+        ({"reason": "profiling"}, "nothing_changed", "nothing saved: its power limit was never lowered"),
+        (
+            {"reason": "not_profiled"},
+            "not_profiled",
+            "nothing saved: not profiled: no limit was stable long enough to be measured",
+        ),
+        (
+            {"reason": "no_permission"},
+            "no_permission",
+            "nothing saved: the controller may not set power limits (it takes root or CAP_SYS_ADMIN)",
+        ),
+        ({"reason": "shared", "detail": "another tenant is on it"}, "shared", "nothing saved: another tenant is on it"),
+        ({"reason": "mig", "detail": "forged\x1b[2J\nline"}, "mig", "nothing saved: forged\\x1b[2J\\nline"),
+        ({"reason": "mig"}, "mig", "nothing saved: mig"),
         (
             {"reason": "observe_mode", "would_save_ratio": 0.112},
-            "plan.observe is on: limits are planned, but never written (the plan would have saved about 11.2 %)",
+            "observe_mode",
+            (
+                "nothing saved: plan.observe is on: limits are planned, but never written"
+                " (the plan would have saved about 11.2 %)"
+            ),
         ),
+        ({"iterations": 0}, "no_iterations", "nothing saved: no optimizer steps were seen"),
     ],
-)  # fmt: skip
-def test_without_a_saving_the_line_says_why(changes: dict[str, Any], ending: str) -> None:
-    summary = of(record(baseline_energy_j=None, baseline_carbon_g=None, **changes))
-    assert (summary.reason, summary.saved_energy_ratio) == (changes["reason"], None)
-    assert str(summary).endswith(ending)
+)
+def test_where_nothing_changed_nothing_was_saved_and_the_line_says_why(
+    changes: dict[str, Any], reason: str, outcome: str
+) -> None:
+    summary = of(record(**NOTHING_CHANGED | changes))
+    assert (summary.evidence, summary.reason, summary.outcome) == ("nothing_changed", reason, outcome)
+    assert (summary.saved_energy_ratio, summary.saved_energy_ci90_ratio) == (0.0, 0.0)
+    assert (summary.saved_carbon_ratio, summary.slowdown_ratio, summary.slowdown_ci90_ratio) == (0.0, 1.0, 0.0)
 
 
-def test_where_no_limit_was_ever_written_a_known_curve_claims_no_saving() -> None:
-    summary = of(record(reason="observe_mode"))
-    assert (summary.reason, summary.saved_energy_ratio) == ("observe_mode", None)
+@pytest.mark.parametrize("evidence", [None, "too_early", "nothing_changed"])
+def test_without_optimizer_steps_that_is_why_nothing_was_saved(evidence: str | None) -> None:
+    summary = of(record(evidence=evidence, iterations=0, saved_ratio=None))
+    assert (summary.reason, summary.outcome) == ("no_iterations", "nothing saved: no optimizer steps were seen")
 
 
 @pytest.mark.parametrize("given", [None, record(n_gpus=0, energy_j=0.0, duration_s=0.0, reason="claim_rejected")])

@@ -11,6 +11,7 @@ from gridchase import Publisher, track_energy
 from publishers.training.reporting.track_energy import EnergyTracker
 from tests.publishers.training.fake_connection import FakeConnection, wait_until
 from tests.publishers.training.reporting.test_run_report import MeasuredConnection, final
+from tests.publishers.training.reporting.test_run_summary import NOTHING_CHANGED
 
 
 class Bus:
@@ -20,7 +21,7 @@ class Bus:
         self.connections: list[FakeConnection] = []
         self.is_heard = True
         self.kind: type[MeasuredConnection] = MeasuredConnection
-        self.records = (final(iterations=0, baseline_energy_j=None, reason="waiting_for_ranks", time_s=4e9),)
+        self.records = (final(iterations=0, time_s=4e9, **NOTHING_CHANGED | {"reason": "waiting_for_ranks"}),)
         monkeypatch.setattr("publishers.training.worker._connect_by_paho", lambda: self._connect)
 
     def _connect(self, *arguments: Any) -> FakeConnection:  # noqa: ANN401 — as FakeConnection.connect
@@ -49,10 +50,9 @@ def test_a_block_is_a_run_that_is_measured_without_iterations(bus: Bus, capfd: p
     assert not connection.statuses()[-1].has_iterations
     assert bus.states() == [["running", "finished"]]
     assert capfd.readouterr().err == (
-        "gridchase: toy run r1: 1.84 kWh, 612 g CO2e, no optimizer steps were seen: the energy is measured, and "
-        "nothing can be saved\n"
+        "gridchase: toy run r1: 1.84 kWh, 612 g CO2e, nothing saved: no optimizer steps were seen\n"
     )
-    assert (publisher.summary().reason, publisher.summary().saved_energy_ratio) == ("no_iterations", None)
+    assert (publisher.summary().reason, publisher.summary().saved_energy_ratio) == ("no_iterations", 0.0)
 
 
 def test_where_no_controller_is_heard_a_block_without_iterations_says_so(

@@ -1,7 +1,6 @@
 """Tests of the books of a run: every interval once, at its limit and with its purpose; and what is said, and when."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,24 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.config import EnergyConfig
-from controller.control.curve_learning import Planned, observation_of
-from controller.control.limit_control import LimitControl
-from controller.control.run_books import MAX_VALUES, RunBooks, describe_saving
-from controller.control.run_ledger import MAX_LIMITS
-from policies.profiling.paired_looks import Looks
+from controller.accounting.run_books import MAX_CLOSED, MAX_VALUES, GpusNow, RunBooks, describe_saving
+from controller.accounting.run_ledger import MAX_LIMITS
+from policies.profiling.paired_looks import Looks, Pair, PooledLog
 from policies.savings.books import Purpose, Slot
 from policies.savings.counterfactual import Saving
 from policies.savings.interval import KnownSaving, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
-from tests.controller.control.control_bench import begin, choose, interval, limit_control, rate_per_s
 from tests.controller.messages import ns
 from tests.fakes import MIDNIGHT_S
 from tests.policies.days import hourly
 
-NOBODY = EnergyConfig()
 TOP_W = 300.0
 CURVE = PowerProfile.from_rows([(200.0, 180.0, 3.5), (240.0, 216.0, 3.7), (TOP_W, 270.0, 4.0)])
 
@@ -43,6 +37,7 @@ class Course:
         at_s: the monotonic time [s].
         step_s: by how much the wall clock was stepped [s].
         in_force: the limit and since when, as the GPUs have it now.
+        are_at_prior, are_reduced: as in `GpusNow`.
         added: the intervals.
     """
 
@@ -50,6 +45,8 @@ class Course:
     at_s: float = 0.0
     step_s: float = 0.0
     in_force: tuple[float, int] | None = (TOP_W, 0)
+    are_at_prior: bool = True
+    are_reduced: bool = False
     added: list[MeterInterval] = field(default_factory=list)
 
     def set_limit(self, power_limit_w: float, purpose: Purpose) -> None:
@@ -61,7 +58,8 @@ class Course:
         begin_ns, end_ns = ns(self.at_s), ns(self.at_s + duration_s)
         fields: dict[str, Any] = {"active": True, "n_iterations": 4.0, "energy_j": power_w * duration_s} | changes
         each = MeterInterval(begin_ns=begin_ns, end_ns=end_ns, **fields)
-        self.books.add(each, self.in_force, begins_s=MIDNIGHT_S + self.at_s + self.step_s)
+        now = GpusNow(in_force=self.in_force, are_at_prior=self.are_at_prior, are_reduced=self.are_reduced)
+        self.books.add(each, now, begins_s=MIDNIGHT_S + self.at_s + self.step_s)
         self.added.append(each)
         self.at_s += duration_s
 
@@ -73,6 +71,11 @@ class Course:
     def slots(self) -> tuple[Slot, ...]:
         """Return what is in the books."""
         return self.books.books.slots
+
+
+def duration_s(course: Course) -> float:
+    """Return for how long the run was there [s]."""
+    return sum(each.duration_s for each in course.added)
 
 
 def uses(course: Course) -> dict[tuple[float, str], float]:
@@ -217,14 +220,17 @@ def played() -> Course:
 
 def test_stored_books_go_on_as_they_were() -> None:
     course, resumed = played(), RunBooks()
-    resumed.resume(course.books.stored())
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
     assert (resumed.books, resumed.gap) == (course.books.books, None)
     after = Course(books=resumed, at_s=course.at_s, in_force=(200.4, 0))
     after.books.purpose = Purpose.PLAN
     after.work(500.0)
     assert uses(after)[200.0, "plan"] == pytest.approx(4_530.0), "the limit is the same within a watt"
-    resumed.drop_curve()
+    resumed.close(Looks())
     assert resumed.gap == "curve_changed", "the limits of the former controller count, too"
+
+
+CLOSED: dict[str, Any] = {"books": {"slot_s": HOUR_S}, "curve": None, "pairs": [], "top_power_limit_w": TOP_W}
 
 
 def spoilt(stored: msgspec.Raw, place: list[str | int], value: object) -> msgspec.Raw:
@@ -251,22 +257,51 @@ def spoilt(stored: msgspec.Raw, place: list[str | int], value: object) -> msgspe
         (["books", "slot_s"], 0.0),
         (["books", "slots"], [{"begins_s": float(i), "ends_s": float(i)} for i in range(2_000)]),
         (["gap"], "none"),
+        (["closed"], [{}]),
+        (["closed"], [CLOSED | {"top_power_limit_w": 1e30}]),
+        (["closed"], [CLOSED | {"books": {"slot_s": 0.0}}]),
+        (["closed"], [CLOSED | {"pairs": [{"lower_w": 5.0, "upper_w": 4.0}]}]),
+        (["closed"], [CLOSED] * 40),
     ],
 )
 def test_damaged_books_begin_anew_and_nothing_is_said(place: list[str | int], value: object) -> None:
     books = RunBooks()
     with pytest.raises((ValueError, msgspec.MsgspecError)):
-        books.resume(spoilt(played().books.stored(), place, value))
+        books.resume(spoilt(played().books.stored(), place, value), duration_s=0.0)
     assert (books.books.slots, books.gap) == ((), "incomplete")
 
 
 def test_of_a_run_whose_beginning_is_not_in_the_books_nothing_is_said() -> None:
     course = Course()
-    course.books.resume(msgspec.Raw(b"null"))
+    course.books.resume(msgspec.Raw(b"null"), duration_s=0.0)
     course.work(10_000.0)
-    found = course.books.saving(CURVE, Looks(), energy=NOBODY)
-    assert found == UnknownSaving(reason="incomplete", n_looks=0)
+    found = course.books.saving(Looks())
+    assert found == UnknownSaving(code="incomplete", n_looks=0)
     assert "a part of the run is missing" in describe_saving(found)
+
+
+@pytest.mark.parametrize(("lacking_s", "gap"), [(0.0, None), (5.0, None), (20.0, "incomplete"), (1e4, "incomplete")])
+def test_books_that_lack_a_part_of_the_account_are_incomplete(lacking_s: float, gap: str | None) -> None:
+    course, resumed = on_two_curves(), RunBooks()
+    resumed.resume(course.books.stored(), duration_s=2 * HOUR_S + lacking_s)
+    assert resumed.gap == gap
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param({"are_reduced": True}, id="some have less than the run"),
+        pytest.param({"are_at_prior": False}, id="the least prior limit is the top of all"),
+    ],
+)
+def test_of_gpus_at_unlike_limits_nothing_is_told(gpus: dict[str, bool]) -> None:
+    course = Course(**gpus)  # type: ignore[arg-type]  # flags alone
+    course.work(4_000.0)
+    resumed = RunBooks()
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
+    for books in (course.books, resumed):
+        assert books.saving(Looks()) == UnknownSaving(code="limits_differ", n_looks=0)
+    assert "unlike limits" in describe_saving(course.books.saving(Looks()))
 
 
 @pytest.mark.parametrize(("limit_w", "gap"), [(TOP_W, None), (200.0, "curve_changed")])
@@ -275,8 +310,62 @@ def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float,
     course.work(100.0)
     course.set_limit(limit_w, Purpose.PLAN)
     course.work(100.0)
-    course.books.drop_curve()
+    course.books.close(Looks())
     assert course.books.gap == gap
+
+
+def looks_at(power_limit_w: float, *, rate_ratio: float, energy_ratio: float) -> Looks:
+    """Return ten looks that agree: what a limit needs and how fast it is, relative to the top."""
+    rate, energy = (
+        PooledLog(n=10, precision=1e7, mean_log=math.log(ratio), square=9.0) for ratio in (rate_ratio, energy_ratio)
+    )
+    return Looks(pairs=(Pair(lower_w=power_limit_w, upper_w=TOP_W, rate=rate, energy=energy),), n_pairs=10)
+
+
+def on_two_curves() -> Course:
+    """Return a run of two hours at 200 W: of 100 W in the first, and of 150 W, on another curve, in the second."""
+    course = Course()
+    course.set_limit(200.0, Purpose.PLAN)
+    course.work(HOUR_S)
+    course.books.curve = CURVE
+    course.books.close(looks_at(200.0, rate_ratio=0.9, energy_ratio=0.8))
+    course.work(HOUR_S, 150.0)
+    return course
+
+
+def test_each_curve_has_its_own_ratios() -> None:
+    course = on_two_curves()
+    course.books.curve = CURVE
+    found = course.books.saving(looks_at(200.0, rate_ratio=0.96, energy_ratio=0.75))
+    assert isinstance(found, KnownSaving)
+    assert found.saving.energy_j == pytest.approx(250.0 * HOUR_S)
+    assert found.saving.baseline_energy_j == pytest.approx((100.0 / 0.8 + 150.0 / 0.75) * HOUR_S, rel=2e-3)
+    assert found.saving.baseline_duration_s == pytest.approx((0.9 + 0.96) * HOUR_S, rel=2e-3)
+
+
+def test_in_the_first_pass_on_another_curve_nothing_is_told() -> None:
+    course = on_two_curves()
+    course.books.top_power_limit_w = TOP_W
+    found = course.books.saving(looks_at(200.0, rate_ratio=0.96, energy_ratio=0.75))
+    assert found == UnknownSaving(code="too_early", n_looks=10)
+
+
+def test_closed_books_are_stored_and_go_on() -> None:
+    course, resumed = on_two_curves(), RunBooks()
+    course.books.curve = CURVE
+    course.books.add_signal(day(100.0, 200.0), until_s=MIDNIGHT_S + 2 * HOUR_S, is_stopgap=False)
+    assert seen(course) == [100.0, 200.0], "the signal goes back to the beginning of the run"
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
+    assert (resumed.books, resumed.curve, resumed.closed) == (course.books.books, CURVE, course.books.closed)
+
+
+def test_a_run_with_endless_curves_is_not_followed() -> None:
+    course = on_two_curves()
+    for _ in range(2 * MAX_CLOSED):
+        course.work(100.0)
+        course.books.curve = CURVE
+        course.books.close(Looks())
+    assert (len(course.books.closed), course.books.gap) == (MAX_CLOSED, "curve_changed")
 
 
 @pytest.mark.parametrize("curve", [None, CURVE])
@@ -284,9 +373,11 @@ def test_a_run_that_was_never_throttled_has_saved_nothing(curve: PowerProfile | 
     course = Course()
     course.work(4_000.0)
     course.pause(100.0)
-    found = course.books.saving(curve, Looks(), energy=NOBODY)
+    course.books.curve = curve
+    found = course.books.saving(Looks())
     assert isinstance(found, KnownSaving)
-    assert (found.lower_ratio, found.upper_ratio) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert (found.is_unchanged, found.saving.saved_ratio, found.saving.slowdown_ratio) == (True, 0.0, 1.0)
+    assert describe_saving(found) == "saved nothing: its power limit was never lowered"
 
 
 def test_a_run_that_was_below_the_top_all_the_time_has_not_saved_nothing() -> None:
@@ -295,28 +386,29 @@ def test_a_run_that_was_below_the_top_all_the_time_has_not_saved_nothing() -> No
     course.books.top_power_limit_w = TOP_W
     course.set_limit(200.0, Purpose.PLAN)
     course.work(4_000.0)
-    assert course.books.saving(None, Looks(), energy=NOBODY) == UnknownSaving(reason="too_early", n_looks=0)
+    assert course.books.saving(Looks()) == UnknownSaving(code="too_early", n_looks=0)
     resumed = RunBooks()
-    resumed.resume(course.books.stored())
-    resumed.drop_curve()
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
+    resumed.close(Looks())
     assert resumed.gap == "curve_changed"
 
 
 def test_without_a_curve_it_is_too_early() -> None:
-    found = played().books.saving(None, Looks(), energy=NOBODY)
+    found = played().books.saving(Looks())
     assert describe_saving(found) == "too early to tell what was saved: 0 of 8 looks"
 
 
 def test_what_was_saved_is_told_with_its_interval_and_its_parts() -> None:
     saving = Saving(
-        **dict.fromkeys(("energy_j", "duration_s", "signal_energy"), 1.0),
-        **dict.fromkeys(("baseline_energy_j", "baseline_duration_s", "baseline_signal_energy"), 1.1),
-        better_limit_ratio=0.11,
-        following_ratio=0.015,
-        looks_ratio=-0.001,
-        first_pass_ratio=-0.0001,
+        **dict.fromkeys(("energy_j", "duration_s"), 1.0),
+        **dict.fromkeys(("baseline_energy_j", "baseline_duration_s"), 1.1),
+        signal_energy=8_761.0,
+        baseline_signal_energy=10_000.0,
+        following_signal_energy=150.0,
+        looks_signal_energy=-10.0,
+        first_pass_signal_energy=-1.0,
     )
-    assert describe_saving(KnownSaving(saving=saving, lower_ratio=0.118, upper_ratio=0.129)) == (
+    assert describe_saving(KnownSaving(saving=saving, saved_ci90_ratio=0.0055)) == (
         "saved 12.4 % (90 %: 11.8 to 12.9 %): better limit 11.0, following 1.5, looks -0.1, first pass 0.0"
     )
 
@@ -382,80 +474,3 @@ def test_before_anything_has_run_no_value_is_kept() -> None:
     course.work(10.0)
     course.books.add_signal(None, until_s=MIDNIGHT_S + HOUR_S, is_stopgap=False)
     assert seen(course) == []
-
-
-@dataclass
-class Trainer:
-    """A run that trains second by second, with noise, and looks at the top limit.
-
-    Attributes:
-        control: its control.
-        power_w, rate: what it needs and how fast it is at each limit.
-        rng: of the noise.
-        course: what it did.
-        used_j, top_j: what it needs without noise, and what the same work needs at the top.
-    """
-
-    control: LimitControl
-    power_w: Callable[[float], float]
-    rate: Callable[[float], float]
-    rng: np.random.Generator
-    course: Course = field(default_factory=Course)
-    used_j: float = 0.0
-    top_j: float = 0.0
-
-    def work(self, limit_w: float, purpose: Purpose) -> MeterInterval:
-        """Iterate for a second; return what was seen."""
-        course = self.course
-        if course.in_force is None or course.in_force[0] != limit_w:
-            course.set_limit(limit_w, purpose)
-        course.books.purpose = purpose
-        noise = 1 + 0.005 * self.rng.standard_normal(2)
-        seen = interval(float(noise[0]) * self.power_w(limit_w), float(noise[1]) * self.rate(limit_w))
-        times = seen.iteration_times_s
-        course.work(1.0, seen.energy_j, n_iterations=seen.n_iterations, iteration_times_s=times)
-        self.used_j += self.power_w(limit_w)
-        self.top_j += self.rate(limit_w) * self.power_w(TOP_W) / self.rate(TOP_W)
-        return course.added[-1]
-
-    def error(self) -> float:
-        """Return by how many half widths of its interval the estimate is off."""
-        assert isinstance(self.control.state, Planned)
-        curve, looks = self.control.state.refinement.profile, self.control.ledger.looks
-        found = self.course.books.saving(curve, looks, energy=NOBODY)
-        assert isinstance(found, KnownSaving)
-        true_ratio = 1 - self.used_j / self.top_j
-        return 2 * (found.saving.saved_ratio - true_ratio) / (found.upper_ratio - found.lower_ratio)
-
-
-def test_the_interval_holds_what_was_truly_saved() -> None:
-    errors = []
-    for seed in range(4):
-        control = begin(limit_control())
-        run = Trainer(control, lambda limit_w: 0.9 * limit_w, rate_per_s, np.random.default_rng(seed))
-        for second in range(3_600):
-            limit_w = choose(control, at_s=second).power_limit_w
-            seen = run.work(limit_w, control.purpose)
-            control.ledger.add(seen, run.course.in_force)
-            control.observe(seen, enforced_power_limit_w=limit_w)
-        assert 1 - run.used_j / run.top_j > 0.03
-        assert {purpose for _, purpose in uses(run.course)} == set(Purpose)
-        errors.append(run.error())
-    assert sum(abs(error) <= 1 for error in errors) >= 3, errors
-    assert max(map(abs, errors)) < 2, errors
-
-
-def test_where_all_limits_are_alike_nothing_was_saved() -> None:
-    flat = PowerProfile.from_rows([(200.0, 250.0, 4.0), (240.0, 250.0, 4.0), (TOP_W, 250.0, 4.0)])
-    errors = []
-    for seed in range(8):
-        control = begin(limit_control(), flat)
-        assert isinstance(control.state, Planned)
-        state, run = control.state, Trainer(control, lambda _: 250.0, lambda _: 4.0, np.random.default_rng(seed))
-        for second in range(2_000):  # ten looks of 40 s
-            limit_w, purpose = (TOP_W, Purpose.LOOK) if second % 200 >= 160 else (200.0, Purpose.PLAN)
-            seen = observation_of(run.work(limit_w, purpose), enforced_power_limit_w=limit_w)
-            control.ledger.observe(seen, state.refinement, state.settings, settle_s=2.0)
-        errors.append(run.error())
-    assert sum(abs(error) <= 1 for error in errors) >= 6, errors
-    assert max(map(abs, errors)) < 2, errors

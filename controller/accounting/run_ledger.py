@@ -5,8 +5,8 @@ look is due and under way. Time is active time: no clock, no GPU, no bus.
 """
 
 from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
@@ -82,6 +82,12 @@ class LedgerSnapshot:
             raise ValueError("limits of pairs must ascend")
 
 
+def looks_of(pairs: Iterable[Pair]) -> Looks:
+    """Return looks that have seen pairs, and are at the beginning of the next one."""
+    pairs = tuple(pairs)
+    return Looks(pairs=pairs, n_pairs=sum(pair.rate.n for pair in pairs))
+
+
 class LimitHistory:
     """Which of the latest limits was in force when, and what for.
 
@@ -130,9 +136,7 @@ class RunLedger:
 
     def __init__(self, before: LedgerSnapshot | None = None) -> None:
         before = before or LedgerSnapshot()
-        self.looks = Looks(
-            pairs=tuple(before.pairs), n_pairs=sum(pair.rate.n for pair in before.pairs), active_s=before.active_s
-        )
+        self.looks = replace(looks_of(before.pairs), active_s=before.active_s)
         self.is_looking = False
         self._times = {round(each.power_limit_w / LIMIT_TOLERANCE_W): each for each in before.times}
         self._looked_s = before.looked_s

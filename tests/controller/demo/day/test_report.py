@@ -1,0 +1,68 @@
+"""The result of a day: the simulation's own table, and the controller's account beneath it."""
+
+from io import StringIO
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from controller.demo.day.accounting import SimulatedTotals
+from controller.demo.day.report import DemoResult, print_day_result
+from publishers.messages.reports import RunEnergy
+from tests.publishers.training.reporting.test_run_summary import UNKNOWN, record
+
+
+def result(published: RunEnergy) -> DemoResult:
+    """Return a day of which the simulation knows that 11.4 % of the energy were saved."""
+    return DemoResult(
+        carbon_saved_ratio=0.139,
+        energy_saved_ratio=0.114,
+        slowdown_ratio=1.021,
+        profiling_energy_ratio=0.004,
+        run=SimulatedTotals(energy_j=3.6e6, carbon_g=861.0, duration_s=10_210.0, iterations=100),
+        baseline=SimulatedTotals(energy_j=4.063e6, carbon_g=1_000.0, duration_s=10_000.0, iterations=100),
+        published=published,
+        n_limit_changes=73,
+        max_slowdown=1.03,
+        seed=1,
+        zone="GB",
+        date="2023-06-04",
+        curve="a40",
+        workload="ResNet-50",
+        grid_source="NESO",
+        grid_licence="CC BY 4.0",
+        duration_s=60.0,
+        broker="mosquitto",
+        version="1",
+    )
+
+
+def printed(published: RunEnergy) -> str:
+    """Return what is printed in a pipe."""
+    console = Console(file=(file := StringIO()), width=120)
+    print_day_result(result(published), console)
+    return file.getvalue()
+
+
+def test_the_controllers_own_account_stands_beneath_the_table_with_its_intervals() -> None:
+    lines = printed(record()).splitlines()
+    (table_end,) = [number for number, line in enumerate(lines) if line.startswith("└")]
+    assert lines[table_end + 1] == (
+        "The controller's own account, from the bus and the meters alone, with 90 % intervals: 1.840 kWh, saved 11.3 %"
+        " energy (±0.3) and 14.0 % carbon (±0.4) for 2.1 % more time (±0.1)."
+    )
+    assert "-11.4 %" in printed(record())
+
+
+@pytest.mark.parametrize(("evidence", "text"), UNKNOWN.items())
+def test_without_evidence_the_account_says_why(evidence: str | None, text: str) -> None:
+    said = printed(record(evidence=evidence))
+    assert f"intervals: 1.840 kWh, {text}." in said
+    assert "11.3 %" not in said
+
+
+def test_the_json_has_the_account_with_its_intervals_and_its_evidence() -> None:
+    published = msgspec.json.decode(msgspec.json.encode(result(record())))["published"]
+    assert published["evidence"] == "measured"
+    for name in ("saved", "saved_energy", "slowdown"):
+        assert {f"{name}_ratio", f"{name}_ci90_ratio"} <= set(published)
