@@ -26,6 +26,7 @@ from policies.profiling import drift, measurement, prior_curve, settings, sweep
 from policies.providers.base import ProviderSettings
 from policies.service.config import PolicyConfig
 from publishers.messages import reports, topics, training
+from publishers.messages.reasons import MAX_SHORT, SHORT_REASONS
 from publishers.messages.topics import Topics
 from publishers.training import worker as sender
 from publishers.training.iterations import chunk, recorder
@@ -39,10 +40,12 @@ PAGES = [
 TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
 HOW_IT_WORKS = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 SAFETY = (ROOT / "docs" / "safety.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 UNIT = ROOT / "deploy" / "gridchase-controller.service"
 OBJECTIVES = ("slowdown", "deadline", "budget")
 """Those whose codes are made of their names."""
+MAX_README_LINES, MAX_COLUMNS = 200, 80
 NO_KEYS = {"py", "json", "toml", "service", "md", "token"}
 
 
@@ -95,9 +98,9 @@ def test_every_key_of_the_configuration_that_is_mentioned_exists(page: Path) -> 
     assert {f"{section}.{key}" for section, key in mentioned if key not in NO_KEYS} - known == set()
 
 
-def test_the_defaults_in_the_readme_are_the_defaults() -> None:
+def test_the_defaults_in_the_documents_are_the_defaults() -> None:
     checked = 0
-    for cells in _rows(README):
+    for cells in _rows(CONFIGURATION):
         keys, defaults = (re.findall(r"`([^`]*)`", cell) for cell in cells[:2])
         if not keys or len(keys) != len(defaults) or not re.fullmatch(r"[a-z]+\.[a-z_]+", keys[0]):
             continue
@@ -115,9 +118,22 @@ def test_every_gridchase_command_is_understood(page: Path) -> None:
     assert [shlex.join(arguments) for arguments in commands if _exit_code(arguments) != 0] == []
 
 
+def test_the_readme_is_short_and_what_it_prints_fits_a_terminal() -> None:
+    assert len(README.splitlines()) <= MAX_README_LINES
+    course = README.split("<!-- demo output -->")[1].split("<!-- /demo output -->")[0]
+    assert [line for line in course.splitlines() if len(line) > MAX_COLUMNS] == []
+
+
 def test_the_readme_shows_each_verb_that_there_is() -> None:
     shown = {arguments[0] for arguments in _commands(README)}
     assert {"demo", "up", "check", "controller", "policy", "restore"} <= shown
+
+
+def test_every_reason_has_a_short_form() -> None:
+    section = HOW_IT_WORKS.split("## Reason codes")[1].split("### ")[0]
+    explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
+    assert set(SHORT_REASONS) == explained
+    assert [code for code, short in SHORT_REASONS.items() if len(short) > MAX_SHORT] == []
 
 
 def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:

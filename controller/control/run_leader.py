@@ -242,10 +242,14 @@ class RunLeader:
             return
         self._store.save(self._key(), measured)
         if isinstance(state, Planned):
-            curve = ", ".join(
-                f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g} it/s" for p in measured.points
-            )
-            _LOGGER.info("%s: power curve measured: %s", self._ranks.name, curve)
+            points = measured.points
+            limits_w = sorted(point.power_limit_w for point in points)
+            _LOGGER.info(
+                "%s: power curve measured at %d limits, %g to %g W",
+                self._ranks.name, len(limits_w), limits_w[0], limits_w[-1],
+            )  # fmt: skip
+            curve = (f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g} it/s" for p in points)
+            _LOGGER.debug("%s: power curve: %s", self._ranks.name, ", ".join(curve))
 
     def _key(self) -> ProfileKey:
         status = self._ranks.status

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib import metadata
@@ -118,10 +119,10 @@ def comparison_table(title: str | None, headings: Iterable[str], rows: Iterable[
 
 
 def print_notes(notes: Iterable[str], console: Console) -> None:
-    """Print sentences; on a terminal its width breaks the lines."""
+    """Print sentences, each in lines as wide as the terminal; in a pipe, of 80 columns."""
     for note in notes:
-        text = note.replace("\n", " ") if console.is_terminal else note
-        console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+        lines = textwrap.wrap(note, console.width, break_long_words=False, break_on_hyphens=False)
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def percent_change(ratio: float) -> str:

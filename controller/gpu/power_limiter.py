@@ -459,7 +459,7 @@ class LimitReporter:
             return
         previous_w, self._last_limit_w, self._last_report = self._last_limit_w, limit_w, report
         level = logging.INFO if self._is_log_due(reason) else logging.DEBUG
-        _LOGGER.log(level, "%s: %s W (was %s): %s: %s", self._gpu_uuid, limit_w, previous_w, reason, detail)
+        _LOGGER.log(level, "%s: %s: %s: %s", self._gpu_uuid, _change_text(previous_w, limit_w), reason, detail)
         self._publish(
             LimitChange(
                 time_s=self._clock.now_s(),
@@ -496,3 +496,9 @@ def limit_bounds_w(config: GpuConfig, limits: LimitRange, prior_power_limit_w: f
     if not config.allow_above_prior:
         ceiling_w = min(ceiling_w, prior_power_limit_w)
     return min(max(limits.min_power_limit_w, config.min_power_limit_w), ceiling_w), ceiling_w
+
+
+def _change_text(previous_w: float | None, limit_w: float | None) -> str:
+    if limit_w is None:
+        return "limit unknown"
+    return f"{limit_w:g} W" if previous_w in {None, limit_w} else f"{previous_w:g} → {limit_w:g} W"

@@ -116,7 +116,7 @@ def resolve(reference: str | int, gpus: Sequence[Gpu]) -> Gpu | ClaimRejection:
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in gpus if gpu.index != UNLISTED) or "none"
-    return ClaimRejection(code="gpu_unknown", detail=f"there is no GPU {reference!r} on this node; there is {known}")
+    return ClaimRejection(code="gpu_unknown", detail=f"there is no GPU {reference!r} on this node; it has {known}")
 
 
 def is_index(reference: str | int) -> bool:

@@ -168,7 +168,7 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         maximum_per_s=required.maximum_now_per_s,
         pace_per_s=required.pace_per_s,
     )
-    held, detail = None, _detail(schedule, required, rate_per_s)
+    held, detail = None, _detail(hull, required, rate_per_s)
     if required.is_infeasible:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
     elif required.catch_up_per_s > schedule.rate_per_s * (1 + ROUNDING_RATIO):
@@ -218,16 +218,14 @@ def _schedule(merit_order: MeritOrder, required_per_s: float, left_iterations: f
     return _Schedule(((merit_order, dispatch), (even, even.dispatch(required_per_s, cost_at_end=dispatch.cost_at_end))))
 
 
-def _detail(schedule: _Schedule, required: RequiredRate, rate_per_s: float) -> str:
-    """Return the numbers of a plan in words; λ over the signal is how much energy a second is worth."""
-    merit_order, dispatch = schedule.parts[0]
-    hull, value = merit_order.hull, float(merit_order.outlook.values[0])
-    power_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
-    worth = "energy costs nothing now"
-    if value > 0:
-        worth = f"one second is worth {dispatch.marginal_cost * rate_per_s / value - power_w:.0f} J of energy"
-    mean_per_s = min(required.mean_per_s, hull.fastest.iterations_per_s)
-    return f"target {rate_per_s:.4g} it/s now ({mean_per_s:.4g} average needed); {worth}; {required.detail}"
+def _detail(hull: Hull, required: RequiredRate, rate_per_s: float) -> str:
+    """Return the numbers of a plan in words."""
+    full_per_s = hull.fastest.iterations_per_s
+    mean_per_s = min(required.mean_per_s, full_per_s)
+    return (
+        f"{100 * rate_per_s / full_per_s:.1f} % of full speed now, {100 * mean_per_s / full_per_s:.1f} % needed on"
+        f" average; {required.detail}"
+    )
 
 
 def _held_limit(inputs: _PlanInputs, schedule: _Schedule, rates_per_s: tuple[float, float]) -> _HeldLimit | None:

@@ -13,7 +13,7 @@ from policies.planning.dispatch import MeritOrder
 from policies.planning.objectives import Progress, SlowdownObjective
 from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH
+from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH, duration_text
 
 CHECKPOINT_S: Final = DAY_S
 """A run of unknown length is planned up to the next multiple of so much work, by its time at the highest limit."""
@@ -84,7 +84,7 @@ def rate_for_slowdown(
         is_begun = progress.base_s is not None and progress.n_iterations > 0
         left_base_s = left * base_s / progress.n_iterations if is_begun else left / highest_per_s
         left_s = allowed_ratio * (base_s + left_base_s) - progress.active_s
-        detail = f"{left:,.0f} iterations left in {_hours(left_s)}"
+        detail = _left_detail(left, left_s)
         required = _within(highest_per_s, left_base_s * highest_per_s, left_s, period_s, detail)
     else:
         base_s = min(base_s, progress.active_s)
@@ -127,7 +127,7 @@ def _up_to_the_checkpoint(
         maximum_now_per_s=fast_per_s + room * at_once,
         wanted_per_s=(slow_per_s - spare * gently, fast_per_s + room * gently),
         pace_per_s=slow_per_s,
-        detail=f"time budget {allowed_ratio * base_s - active_s:+.0f} s, to be even in {_hours(left_s)}",
+        detail=_budget_detail(allowed_ratio * base_s - active_s, left_s),
     )
 
 
@@ -155,7 +155,7 @@ def rate_for_deadline(
         return None
     active_ratio = min(max(progress.active_s / elapsed_s, MIN_ACTIVE_RATIO), 1.0) if elapsed_s > period_s else 1.0
     left_s = (deadline_s - now_s) * active_ratio
-    detail = f"{left:,.0f} iterations left in {_hours(left_s)} to the deadline"
+    detail = f"{_left_detail(left, left_s)} until the deadline"
     return _within(hull.fastest.iterations_per_s, left, left_s, period_s, detail)
 
 
@@ -222,5 +222,13 @@ def _uncertainty_ratio(point: ProfilePoint) -> float:
     return min(point.iterations_per_s_ci / point.iterations_per_s, MAX_RESERVE)
 
 
-def _hours(duration_s: float) -> str:
-    return f"{duration_s / HOUR_S:.2f} h"
+def _left_detail(left_iterations: float, left_s: float) -> str:
+    time = f"{duration_text(left_s)} left" if left_s > 0 else "no time left"
+    return f"{time} for {left_iterations:,.0f} iterations"
+
+
+def _budget_detail(spare_s: float, left_s: float) -> str:
+    """Return how far a run of unknown length is from the time that it is allowed so far, and until when that lasts."""
+    if spare_s < 0:
+        return f"{duration_text(-spare_s)} over the allowed time, to be recovered within {duration_text(left_s)}"
+    return f"{duration_text(spare_s)} of the allowed time to spare, to be used within {duration_text(left_s)}"

@@ -30,6 +30,18 @@ def energy_kwh(energy_j: float) -> float:
     return energy_j / JOULES_PER_KWH
 
 
+def duration_text(duration_s: float) -> str:
+    """Return a duration [s] for people.
+
+    >>> [duration_text(duration_s) for duration_s in (59.4, 2_000.0, 83_580.0)]
+    ['59 s', '33 min', '23 h 13 min']
+    """
+    minutes = round(duration_s / 60)
+    if minutes >= 60:  # noqa: PLR2004 — of an hour
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min" if duration_s >= 60 else f"{duration_s:.0f} s"  # noqa: PLR2004 — of a minute
+
+
 def carbon_g(energy_j: float, intensity_g_per_kwh: float) -> float:
     """Return the carbon [gCO2eq] of an energy [J] at a carbon intensity [g/kWh].
 

@@ -143,7 +143,7 @@ def test_a_refused_claim_is_one_line_on_the_trainings_stderr(node: LiveNode) -> 
     wait_for(node, lambda: "gpu_unknown" in node.log("training.log"))
     wait_for(node, lambda: len(node.watcher.all("rank/0/status")) >= 5)
     (line,) = node.log("training.log").splitlines()
-    assert line.startswith("gridchase: rank 0: there is no GPU 7 on this node; there is 0 = GPU-")
+    assert line.startswith("gridchase: rank 0: there is no GPU 7 on this node; it has 0 = GPU-")
     assert ended(training, signal.SIGTERM) == 0
     assert node.machine.gpu().set_calls == 0
 

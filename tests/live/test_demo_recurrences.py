@@ -116,9 +116,9 @@ def test_every_fault_of_the_options_is_told_and_nothing_is_started(capsys: pytes
     assert capsys.readouterr().out == ""
 
 
-def test_the_readme_shows_what_the_demo_says(capfd: pytest.CaptureFixture[str]) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    excerpt = readme.split("<!-- recurrences output -->\n```text\n")[1].split("\n```")[0]
+def test_the_page_of_results_shows_what_the_demo_says(capfd: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    excerpt = page.split("<!-- recurrences output -->\n```text\n")[1].split("\n```")[0]
     assert run(RecurrenceOptions()) == 0
     said = {line.rstrip() for line in capfd.readouterr().out.splitlines()}
     missing = [line for line in excerpt.splitlines() if line not in said | {"…"}]

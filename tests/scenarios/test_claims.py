@@ -70,7 +70,7 @@ async def test_a_run_that_names_a_gpu_that_is_not_there_gets_no_limits_and_harms
         await train(Training(site), stranger, duration_s=500)
         assert gpu.requested_power_limit_w < PRIOR_W
     assert site.profiles("bert", "run-2")[-1].state == "observing"
-    assert "there is no GPU 'GPU-elsewhere' on this node; there is 0 = GPU-fake-0" in caplog.text
+    assert "there is no GPU 'GPU-elsewhere' on this node; it has 0 = GPU-fake-0" in caplog.text
 
 
 async def test_two_processes_on_one_rank_get_no_limits_until_one_is_gone(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ limits as with NVML. The view subscribes to what a dashboard would. The result c
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -46,6 +47,13 @@ LONGEST_DAY_S: Final = DAY_S
 START_TIMEOUT_S: Final = 20.0
 END_TIMEOUT_S: Final = 15.0
 _SPARE_S: Final = 60.0
+
+
+class View(Protocol):
+    """Shows the messages on a console until it is cancelled."""
+
+    def __call__(self, monitor: BusMonitor, settings: ViewSettings, console: Console) -> Coroutine[None, None, None]:
+        """Show what the monitor has received, again and again."""
 
 
 class DemoOptions(Struct, frozen=True, kw_only=True):
@@ -92,8 +100,13 @@ def main_demo(options: DemoOptions) -> int:
     )
 
 
-async def run_demo(options: DemoOptions, *, console: Console) -> DemoResult:
+async def run_demo(options: DemoOptions, *, console: Console, view: View = show) -> DemoResult:
     """Run the demo, show it on a console, and return its result. Cancelled, it leaves nothing behind.
+
+    Args:
+        options: the options.
+        console: where it is shown.
+        view: shows the messages on the bus until it is cancelled.
 
     Raises:
         DemoError: it failed.
@@ -109,13 +122,16 @@ async def run_demo(options: DemoOptions, *, console: Console) -> DemoResult:
                 folder=folder,
             )
             async with asyncio.timeout(2 * options.duration_s + _SPARE_S):
-                return await _run_day(setup, broker, training, console)
+                return await _run_day(setup, broker, training, partial(view, console=console))
     except TimeoutError as error:
         raise DemoError("it took more than twice as long as it should: this machine is too busy") from error
 
 
 async def _run_day(
-    setup: DaySetup, broker: EmbeddedBroker, training: asyncio.subprocess.Process, console: Console
+    setup: DaySetup,
+    broker: EmbeddedBroker,
+    training: asyncio.subprocess.Process,
+    view: Callable[[BusMonitor, ViewSettings], Coroutine[None, None, None]],
 ) -> DemoResult:
     gpu = SimulatedGpu(setup.open_history(), clock=setup.clock, name=NODE)
     node = _node(setup, broker, gpu)
@@ -125,7 +141,7 @@ async def _run_day(
         tasks.create_task(run_controller(node, stop=stop), name="controller")
         async with MqttClient(url=broker.url) as bus:
             monitor.subscribe(bus, Topics(node.config.bus.root))
-            viewer = tasks.create_task(show(monitor, _view_settings(setup), console), name="view")
+            viewer = tasks.create_task(view(monitor, _view_settings(setup)), name="view")
             await wait_for_event(monitor.online, START_TIMEOUT_S, "the controller did not start")
             task = setup.training_task(broker_url=broker.url, gpu_uuid=gpu.uuid)
             await _train(training, msgspec.json.encode(task) + b"\n")
@@ -151,8 +167,9 @@ def _node(setup: DaySetup, broker: EmbeddedBroker, gpu: SimulatedGpu) -> NodeCon
 
 
 def _view_settings(setup: DaySetup) -> ViewSettings:
+    workload = setup.curve.workload.split(",")[0]  # without its batch size and optimizer
     return ViewSettings(
-        title=f"{setup.curve.workload}, {setup.curve.model} (simulated), grid of {setup.grid.zone}, {setup.grid.date}",
+        title=f"{workload}, {setup.curve.model} (simulated), grid of {setup.grid.zone}, {setup.grid.date}",
         clock=setup.clock,
         iterations=setup.workload.iterations,
         min_power_limit_w=setup.curve.min_power_limit_w,

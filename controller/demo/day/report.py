@@ -12,13 +12,14 @@ from controller.demo.day.monitor import BusMonitor
 from controller.demo.day.setup import DaySetup
 from controller.demo.runner import VERSION, DemoError, comparison_table, percent_change, print_notes
 from controller.gpu.simulation.timeline import GpuTimeline
-from policies.vocabulary.units import DAY_S, energy_kwh
+from policies.vocabulary.units import DAY_S, duration_text, energy_kwh
 from publishers.messages.reports import RunEnergy
 from publishers.training.reporting.run_summary import summarize
 
-_HINTS: Final = """\
-Next: `gridchase check` checks this machine; `gridchase up` runs everything on one machine, without configuration;
-`for batch in publish_iterations(loader, job="…"):` is the line to add to the training code. See README.md."""
+_HINTS: Final = (
+    "Next: `gridchase check` checks this machine; `gridchase up` runs everything on one machine, without configuration;"
+    ' `for batch in publish_iterations(loader, job="…"):` is the line to add to the training code.'
+)
 
 
 class DemoResult(Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ def print_day_result(result: DemoResult, console: Console) -> None:
     run, baseline = result.run, result.baseline
     energies = (f"{energy_kwh(each.energy_j):.3f} kWh" for each in (run, baseline))
     carbon = (f"{each.carbon_g:,.0f} g" for each in (run, baseline))
-    times = (_hours(each.duration_s) for each in (run, baseline))
+    times = (duration_text(each.duration_s) for each in (run, baseline))
     table = comparison_table(
         f"{result.zone}, {result.date}: {run.iterations:,} iterations of the same job",
         ("gridchase", "at the prior limit", "difference"),
@@ -77,10 +78,9 @@ def print_day_result(result: DemoResult, console: Console) -> None:
 def _notes(result: DemoResult) -> Iterator[str]:
     account = summarize("", "", result.published, unmeasured=("", "")).outcome
     yield (
-        "The controller's own account, from the bus and the meters alone, with 90 % intervals:"
-        f" {energy_kwh(result.published.energy_j):.3f} kWh, {account}."
+        "The table holds the simulation's true values. What the controller itself says, from the meters and with 90 %"
+        f" intervals: {energy_kwh(result.published.energy_j):.3f} kWh, {account}."
     )
-    yield "Both columns of the table are the simulation's true values, including profiling."
     yield (
         f"Allowed slowdown: {100 * (result.max_slowdown - 1):.3g} %. The limit changed {result.n_limit_changes} times."
         f" Seed {result.seed}. Broker: {result.broker}."
@@ -151,8 +151,3 @@ def _totals(setup: DaySetup, history: GpuTimeline) -> SimulatedTotals:
 def _count_changes(history: GpuTimeline) -> int:
     limits_w = [segment.power_limit_w for segment in history.segments]
     return sum(before != after for before, after in pairwise(limits_w))
-
-
-def _hours(duration_s: float) -> str:
-    minutes = round(duration_s / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -16,7 +17,8 @@ from rich.text import Text
 from controller.clock import Clock
 from controller.demo.day.monitor import N_SLOTS, BusMonitor
 from policies.vocabulary.units import HOUR_S
-from publishers.messages.reports import LimitChange, RunEnergy
+from publishers.messages.reasons import short_reason
+from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
 from publishers.training.reporting.run_energy import known_ratios
 from publishers.training.reporting.run_summary import percent
 
@@ -24,6 +26,8 @@ REFRESH_S: Final = 0.125
 LINE_PERIOD_S: Final = 3 * HOUR_S
 """The shortest time between two printed limit changes in a pipe, in simulated time [s]."""
 _N_REASONS: Final = 4
+_ROW: Final = "{:5}  {:11}  {:9}  {:>5}  {}"
+_HEAD: Final = _ROW.format("time", "limit", "grid", "speed", "why")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ def draw(monitor: BusMonitor, settings: ViewSettings) -> RenderableType:
     energy, run = monitor.energy, monitor.run
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(no_wrap=True, min_width=14)
+    rows.add_column(no_wrap=True, min_width=12)
     rows.add_column(no_wrap=True, min_width=N_SLOTS)
     done = run.iterations if run else 0
     bar = ProgressBar(total=settings.iterations, completed=min(done, settings.iterations), width=N_SLOTS)
@@ -94,13 +98,24 @@ def time_of_day(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M")
 
 
-def change_line(change: LimitChange) -> str:
-    """Return a limit change with its signal and its reason, as one line."""
+def change_line(change: LimitChange, profile: ProfileReport | None) -> str:
+    """Return a limit change with the signal, the speed at the limit and the reason: a row of at most 80 columns."""
     before_w, after_w = change.previous_power_limit_w, change.power_limit_w
     moved = before_w is not None and after_w is not None and before_w != after_w
-    limit = f"{before_w:g} W → {after_w:g} W" if moved else _limit(after_w)
-    signal = f"  signal {change.signal}" if change.signal else ""
-    return f"{time_of_day(change.time_s)}  {limit}{signal}: {change.detail}"
+    limit = f"{before_w:g} → {after_w:g} W" if moved else _limit(after_w)
+    signal = change.signal.partition(" (")[0] if change.signal else ""  # without its source
+    speed_ratio = None if profile is None or after_w is None else speed_ratio_at(profile, after_w)
+    speed = "" if speed_ratio is None else f"{100 * speed_ratio:.0f} %"
+    return _ROW.format(time_of_day(change.time_s), limit, signal, speed, short_reason(change.reason))
+
+
+def speed_ratio_at(profile: ProfileReport, power_limit_w: float) -> float | None:
+    """Return the speed at a limit as a share of that at the highest, by a job's curve; None if that is not known."""
+    points = sorted(profile.points, key=lambda point: point.power_limit_w)
+    if profile.state != "planned" or not points:
+        return None
+    limits_w, rates_per_s = zip(*((each.power_limit_w, each.iterations_per_s) for each in points), strict=True)
+    return float(np.interp(power_limit_w, limits_w, rates_per_s) / rates_per_s[-1])
 
 
 class LineReporter:
@@ -132,25 +147,34 @@ class LineReporter:
         is_due = change.time_s >= self._reported_s + LINE_PERIOD_S and change.power_limit_w != self._reported_limit_w
         if change.reason in {"profiling", "refining"} or not (is_end or is_due):
             return
+        if self._reported_limit_w is None:
+            self._print(_HEAD)
         self._reported_s = change.time_s
         self._reported_limit_w = change.power_limit_w
-        self._print(change_line(change))
+        self._print(change_line(change, self._monitor.profile))
 
     def _state_line(self, state: str) -> str:
         monitor = self._monitor
         if state == "profiling" and monitor.profiling_began_s is not None:
             when = time_of_day(monitor.profiling_began_s)
-            return f"{when}  profiling: one power limit after another, while the job trains"
+            return f"{when}  measuring power and speed at one limit after another, while it trains"
         if state == "planned" and monitor.profile is not None and monitor.profiling_ended_s is not None:
-            curve = ", ".join(
-                f"{point.power_limit_w:g} W: {point.power_w:.0f} W {point.iterations_per_s:.3f}/s"
-                for point in monitor.profile.points
-            )
-            return f"{time_of_day(monitor.profiling_ended_s)}  profiled: {curve}"
+            return f"{time_of_day(monitor.profiling_ended_s)}  {_curve(monitor.profile)}"
         return f"{time_of_day(self._settings.clock.now_s())}  {state}"
 
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _curve(profile: ProfileReport) -> str:
+    """Return what a curve has shown: how fast its most efficient limit is, and what it draws."""
+    top = max(profile.points, key=lambda point: point.power_limit_w)
+    best = min(profile.points, key=lambda point: point.power_w / point.iterations_per_s)
+    return (
+        f"measured {len(profile.points)} limits: {best.power_limit_w:g} W has"
+        f" {100 * best.iterations_per_s / top.iterations_per_s:.0f} % of the speed for"
+        f" {100 * best.power_w / top.power_w:.0f} % of the power"
+    )
 
 
 def _run_totals(monitor: BusMonitor) -> str:
@@ -174,7 +198,7 @@ def _saved(run: RunEnergy) -> str:
 
 
 def _reasons(monitor: BusMonitor) -> Iterable[str]:
-    newest = [change_line(change) for change in monitor.changes][-_N_REASONS:]
+    newest = [change_line(change, monitor.profile) for change in monitor.changes][-_N_REASONS:]
     return [*newest, *[""] * (_N_REASONS - len(newest))]
 
 

@@ -36,7 +36,7 @@ def test_a_gpu_that_the_driver_lists_no_more_has_no_index_to_claim_it_by() -> No
     gone = FakeGpu("GPU-gone", index=UNLISTED)
     result = resolve(UNLISTED, [gone, GPUS[0]])
     assert isinstance(result, ClaimRejection)
-    assert result.detail.endswith("there is 0 = GPU-0aaa1111-x")
+    assert result.detail.endswith("it has 0 = GPU-0aaa1111-x")
     assert resolve("GPU-gone", [gone]) is gone
 
 
@@ -49,7 +49,7 @@ def test_a_mig_instance_is_rejected_because_a_limit_would_affect_every_tenant() 
 def test_on_a_node_without_gpus_the_rejection_says_so() -> None:
     result = resolve(0, [])
     assert isinstance(result, ClaimRejection)
-    assert result.detail.endswith("there is none")
+    assert result.detail.endswith("it has none")
 
 
 def test_a_run_gets_every_gpu_that_it_claims() -> None:

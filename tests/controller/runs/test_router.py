@@ -469,7 +469,7 @@ async def test_a_refused_claim_is_told_once_for_each_reason(tmp_path: Path) -> N
         bench.say("status", rank_status(gpus=["MIG-1"]))
     told = [(notice.code, notice.detail) for notice in bench.notices() if notice.code != "heard"]
     assert [code for code, _ in told] == ["gpu_unknown", "mig_instance"]
-    assert "there is no GPU 7 on this node; there is 0 = GPU-fake-0" in told[0][1]
+    assert "there is no GPU 7 on this node; it has 0 = GPU-fake-0" in told[0][1]
 
 
 async def test_the_record_of_another_process_of_a_name_says_that_there_was_one_before(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_run_of_known_length_gets_its_required_rate() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.02 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=2e5)
     decision = decided(1.03, so_far=so_far)
     assert means(decision)[1] == pytest.approx(TOP_PER_S / 1.04)
-    assert "100,000 iterations left in" in decision.detail
+    assert "left for 100,000 iterations" in decision.detail
 
 
 @given(st.floats(0.5, 2.0), st.floats(1.0, 1.1), st.floats(0.0, 1.05), st.none() | st.floats(1e4, 1e6))

@@ -39,24 +39,28 @@ def result(published: RunEnergy) -> DemoResult:
 
 def printed(published: RunEnergy) -> str:
     """Return what is printed in a pipe."""
-    console = Console(file=(file := StringIO()), width=120)
+    console = Console(file=(file := StringIO()), width=80)
     print_day_result(result(published), console)
     return file.getvalue()
 
 
 def test_the_controllers_own_account_stands_beneath_the_table_with_its_intervals() -> None:
-    lines = printed(record()).splitlines()
-    (table_end,) = [number for number, line in enumerate(lines) if line.startswith("└")]
-    assert lines[table_end + 1] == (
-        "The controller's own account, from the bus and the meters alone, with 90 % intervals: 1.840 kWh, saved 11.3 %"
-        " energy (±0.3) and 14.0 % carbon (±0.4) for 2.1 % more time (±0.1)."
+    table, notes = printed(record()).split("┘\n")
+    assert notes.replace("\n", " ").startswith(
+        "The table holds the simulation's true values. What the controller itself says, from the meters and with 90 %"
+        " intervals: 1.840 kWh, saved 11.3 % energy (±0.3) and 14.0 % carbon (±0.4) for 2.1 % more time (±0.1). "
     )
-    assert "-11.4 %" in printed(record())
+    assert "-11.4 %" in table
+
+
+def test_nothing_is_wider_than_the_terminal() -> None:
+    lines = printed(record()).splitlines()
+    assert [line for line in lines if len(line) > 80] == []
 
 
 @pytest.mark.parametrize(("evidence", "text"), UNKNOWN.items())
 def test_without_evidence_the_account_says_why(evidence: str | None, text: str) -> None:
-    said = printed(record(evidence=evidence))
+    said = printed(record(evidence=evidence)).replace("\n", " ")
     assert f"intervals: 1.840 kWh, {text}." in said
     assert "11.3 %" not in said
 

@@ -32,14 +32,14 @@ class ViewFixture:
             min_power_limit_w=100.0,
             max_power_limit_w=300.0,
         )
-        self.console = Console(file=StringIO(), width=120, force_terminal=terminal, color_system=None)
+        self.console = Console(file=StringIO(), width=80, force_terminal=terminal, color_system=None)
 
     def receive(self, leaf: str, message: Message) -> None:
         on_gpu = leaf in {"limit", "gpu energy"}
         topic = TOPICS.gpu("n", "GPU-1", leaf.removeprefix("gpu ")) if on_gpu else TOPICS.run(KEY, leaf)
         self.bus.publish(topic, encode(message))
 
-    def change(self, hours: float, limit_w: float, *, before_w: float = 300.0, reason: str = "planned") -> None:
+    def change(self, hours: float, limit_w: float, *, before_w: float = 300.0, reason: str = "slowdown_signal") -> None:
         self.receive(
             "limit",
             LimitChange(
@@ -49,7 +49,7 @@ class ViewFixture:
                 power_limit_w=limit_w,
                 previous_power_limit_w=before_w,
                 job="j",
-                signal="213 g/kWh",
+                signal="213 g/kWh (GB.csv)",
             ),
         )
 
@@ -108,7 +108,9 @@ async def test_the_live_view_shows_state_limit_power_grid_energy_and_reasons() -
         "196 W",
         "250 of 1,000",
         "1.00 kWh, 213 g of carbon, saved 14.0 % (±0.4)",
-        "because of",
+        "300 → 225 W",
+        "213 g/kWh",
+        "following the grid in the allowed time",
     ):
         assert shown in fixture.text
 
@@ -152,10 +154,11 @@ async def test_a_pipe_gets_the_sweep_the_lasting_changes_and_the_end() -> None:
     reporter.report()
     lines = fixture.text.splitlines()
     assert lines[0] == "a day"
-    assert "profiling: one power limit after another" in lines[1]
-    assert lines[2].startswith("00:00  profiled: 300 W: 235 W 1.300/s, 275 W")
-    assert "23:30  225 W → 300 W" in lines[-1]
-    assert 6 <= len(lines) <= 12
+    assert "measuring power and speed at one limit after another" in lines[1]
+    assert lines[2] == "00:00  measured 9 limits: 300 W has 100 % of the speed for 100 % of the power"
+    assert lines[3].split() == ["time", "limit", "grid", "speed", "why"]
+    assert lines[-1] == "23:30  225 → 300 W  213 g/kWh  100 %  the run has ended; prior limit restored"
+    assert 6 <= len(lines) <= 13
 
 
 async def test_nothing_is_printed_twice() -> None:
@@ -168,16 +171,32 @@ async def test_nothing_is_printed_twice() -> None:
     assert fixture.text == once
 
 
-def test_a_change_line_has_time_limits_signal_and_reason() -> None:
+def test_a_change_line_has_time_limits_signal_speed_and_reason() -> None:
     change = LimitChange(
         time_s=MIDNIGHT_S + 12.5 * HOUR_S,
-        reason="planned",
+        reason="slowdown_signal",
         detail="the grid is cleaner",
         power_limit_w=200.0,
         previous_power_limit_w=225.0,
-        signal="213 g/kWh",
+        signal="213 g/kWh (GB.csv)",
     )
-    assert change_line(change) == "12:30  225 W → 200 W  signal 213 g/kWh: the grid is cleaner"
+    points = [ProfileEntry(power_limit_w=100.0 * n, power_w=90.0 * n, iterations_per_s=1.0 * n) for n in (1, 3)]
+    curve = ProfileReport(state="planned", gpu_model="A40", n_gpus=1, points=points)
+    why = "following the grid in the allowed time"
+    assert change_line(change, curve) == f"12:30  225 → 200 W  213 g/kWh   67 %  {why}"
+    assert change_line(change, None) == f"12:30  225 → 200 W  213 g/kWh         {why}"
+
+
+def test_a_change_line_fits_a_terminal() -> None:
+    change = LimitChange(
+        time_s=MIDNIGHT_S,
+        reason="slowdown_signal",
+        detail="",
+        power_limit_w=700.0,
+        previous_power_limit_w=695.0,
+        signal="1,213 g/kWh",
+    )
+    assert len(change_line(change, None)) <= 80
 
 
 async def test_the_final_energy_of_the_run_sets_finished() -> None:
@@ -197,7 +216,7 @@ async def test_a_cancelled_view_shows_the_last_messages(terminal: bool) -> None:
         await asyncio.sleep(1.0)
         fixture.change(5.0, 175.0)
         viewer.cancel()
-    assert "300 W → 175 W" in fixture.text
+    assert "300 → 175 W" in fixture.text
 
 
 def test_a_sparkline_has_a_bar_for_each_height_and_a_blank_for_none() -> None:
