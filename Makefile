@@ -85,7 +85,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
 
-# The API reference, in build/api/index.html.
+# The documents as a site, in build/site/index.html.
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
 

@@ -85,6 +85,14 @@ def test_the_overview_names_every_topic_there_is() -> None:
         assert Topics().parse(f"gridchase/v1/{re.sub(r'<[a-z_]+>', '0', topic)}") is not None
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_each_page_says_in_its_first_lines_who_it_is_for(page: Path) -> None:
+    title, blank, reader, *_ = page.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# ")
+    assert not blank
+    assert re.match(r"For [^.]+\.$", reader)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_key_of_the_configuration_that_is_mentioned_exists(page: Path) -> None:
     known = {

@@ -334,7 +334,7 @@ class LimitControl:
     def _trial(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs, n_block: int) -> Target:
         """Return the target of the block in which something is tried out, or of a look."""
         if n_block <= FIRST_LOOK:
-            detail = "reference check: comparing the speed at the highest limit with that at the planned one"
+            detail = "comparing the speed at the highest limit with that at the planned one"
             return plan.try_target(
                 self._highest(state.settings, "refining", detail), n_block=n_block, now_s=inputs.now_s
             )

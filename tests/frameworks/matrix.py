@@ -240,6 +240,8 @@ def table(rows: list[str]) -> str:
         [
             "# Frameworks: what is counted, beside what was trained",
             "",
+            "For ML engineers.",
+            "",
             "Each row is a real training in processes of its own with a real broker, made by `make frameworks-matrix`:",
             "two epochs of 320 samples in batches of 8. True are the steps that the script's own optimizer counts on",
             "each rank; “the same” batches, in their order, are those of a training without gridchase. One that",

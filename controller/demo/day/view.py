@@ -104,12 +104,12 @@ def change_line(change: LimitChange, profile: ProfileReport | None) -> str:
     moved = before_w is not None and after_w is not None and before_w != after_w
     limit = f"{before_w:g} → {after_w:g} W" if moved else _limit(after_w)
     signal = change.signal.partition(" (")[0] if change.signal else ""  # without its source
-    speed_ratio = None if profile is None or after_w is None else speed_ratio_at(profile, after_w)
+    speed_ratio = None if profile is None or after_w is None else relative_speed_ratio(profile, after_w)
     speed = "" if speed_ratio is None else f"{100 * speed_ratio:.0f} %"
     return _ROW.format(time_of_day(change.time_s), limit, signal, speed, short_reason(change.reason))
 
 
-def speed_ratio_at(profile: ProfileReport, power_limit_w: float) -> float | None:
+def relative_speed_ratio(profile: ProfileReport, power_limit_w: float) -> float | None:
     """Return the speed at a limit as a share of that at the highest, by a job's curve; None if that is not known."""
     points = sorted(profile.points, key=lambda point: point.power_limit_w)
     if profile.state != "planned" or not points:

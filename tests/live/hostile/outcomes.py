@@ -42,6 +42,8 @@ STOPPED_BY: Final[dict[str, str]] = {
 }
 _HEAD: Final = """# A hostile tenant
 
+For operators of shared clusters.
+
 Made by `make hostile`, which starts mosquitto with the [files for a site](../deploy/mosquitto/site.conf) (TLS,
 passwords, rules), a real controller as root on a stub of NVIDIA's driver, and the honest job of a user `alice` on the
 first of two GPUs. The tenant `mallory` has a password for trainings, a shell as `nobody`, and a process that computes
