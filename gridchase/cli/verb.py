@@ -6,10 +6,11 @@ the exit code. It also sets `outlives_terminal` where the verb has to end in ord
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 — argparse has no public name for it
@@ -96,13 +97,29 @@ class Verb(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
+class _CommandLine(argparse.ArgumentParser):
+    """The parser of all verbs: without one it prints the help, and it knows what a wrong one may have meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2, and say what is wrong."""
+        if message.endswith("required: VERB"):
+            self.print_help()
+            self.exit(2)
+        wrong = re.match("argument VERB: invalid choice: '(.*?)'", message)
+        if wrong:
+            from publishers.shared.toml_config import closest  # noqa: PLC0415 — only after a mistake
+
+            message = f"there is no verb {wrong[1]!r}; {closest(wrong[1], (entry.name for entry in _VERBS))}"
+        super().error(message)
+
+
 def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
     """Return the parser of `gridchase`.
 
     Args:
         without_controller: why the verbs of the controller cannot be used; "" where they can.
     """
-    parser = argparse.ArgumentParser(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
+    parser = _CommandLine(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
     levels = parser.add_argument_group("logging")
     levels.add_argument(

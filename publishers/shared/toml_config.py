@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -48,7 +49,7 @@ def load_sections(
     tables = {name: _without_removed(name, table, removed_keys or {}, faults) for name, table in tables.items()}
     sections = get_type_hints(kind)
     faults += [
-        f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
+        f"{name}: there is no such section; {closest(name, sections)}" for name in tables if name not in sections
     ]
     own_readers = readers(tables)
     built = {
@@ -85,7 +86,7 @@ def build_record(
     good: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:
-            faults.append(f"{name}.{key}: there is no such key; there are {', '.join(hints)}")
+            faults.append(f"{name}.{key}: there is no such key; {closest(key, hints)}")
         elif readers and key in readers:
             good[key] = readers[key](f"{name}.{key}", value, faults)
         else:
@@ -93,10 +94,37 @@ def build_record(
                 good[key] = msgspec.convert(value, hints[key])
             except msgspec.ValidationError as error:
                 seen = "…" if key.endswith("_env") else redacted_repr(value)  # people put the secret itself there
-                faults.append(f"{name}.{key} = {seen}: {_describe_bounds(hints[key]) or error}")
+                faults.append(f"{name}.{key} = {seen}: {_describe_bounds(hints[key]) or error}{_as_number(key, value)}")
     missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in good]
     faults += [f"{name}.{key}: is missing: {_describe_bounds(hints[key])}" for key in missing if key not in table]
     return None if missing else kind(**good)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return what somebody may have meant by a name that is not known: the most similar one, or else all.
+
+    >>> closest("max_slowdwn", ["max_slowdown", "eta"])
+    'did you mean max_slowdown?'
+    >>> closest("zeal", ["max_slowdown", "eta"])
+    'there are max_slowdown, eta'
+    """
+    names = list(known)
+    similar = get_close_matches(name, names, n=1, cutoff=0.7)
+    return f"did you mean {similar[0]}?" if similar else f"there are {', '.join(names)}"
+
+
+def _as_number(key: str, value: object) -> str:
+    """Return how a text with a unit is written as the number that a key wants; "" where that is not known.
+
+    >>> [_as_number(key, text) for key, text in [("max_slowdown", "5%"), ("period_s", "5 min"), ("step_w", "0.7 kW")]]
+    [': write 1.05', ': write 300', ': write 700']
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z%]+)\s*", value) if isinstance(value, str) else None
+    scales = next((scales for ending, scales in _SCALES.items() if key.endswith(ending)), {})
+    if found is None or found[2] not in scales:
+        return ""
+    offset = 1.0 if key.endswith("slowdown") else 0.0
+    return f": write {offset + float(found[1]) * scales[found[2]]:g}"
 
 
 def _parse_value(text: str) -> object:
@@ -134,6 +162,13 @@ _KEY: Final = re.compile(r"\b[a-z]+\.[a-z_]+")
 _TABLE: Final = re.compile(r"\bjob\[\d+\]\.")
 """What a `[[plan.job]]` does not say itself it has from `[plan]`, and its fault may be that of there."""
 _BOUNDS: Final = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_SCALES: Final = {
+    "slowdown": {"%": 0.01},
+    "_ratio": {"%": 0.01},
+    "_s": {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0},
+    "_w": {"W": 1.0, "kW": 1_000.0},
+}
+"""The units that people write, by the ending of a key, and what one is in the key's unit."""
 _WORDS: Final = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
 

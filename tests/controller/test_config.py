@@ -107,7 +107,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         "profiler.step_ratio = '0.8': must be a number at least 0.5 and at most 0.98",
         "profiler.window_s = 0: must be a number at least 0.1 and at most 86400",
         "plan.eta = 1.5: must be a number at least 0 and at most 1",
-        "plan.period: there is no such key; there are " + ", ".join(msgspec.structs.asdict(Config().plan)),
+        "plan.period: there is no such key; did you mean period_s?",
         "plan.objective = 'fastest': must be 'slowdown' or 'eta' or 'deadline' or 'budget'",
         "energy.pue = nan: must be a number at least 1 and at most 5",
         "http.port = 70000: must be a whole number at least -1 and at most 65535",
@@ -158,6 +158,20 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
 def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], fault: str) -> None:
     faults = faults_of(*overrides)
     assert any(fault in line for line in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ('plan.max_slowdown="5%"', "write 1.05"),
+        ("plan.period_s=5min", "write 300"),
+        ("gpu.max_power_limit_w=0.3kW", "write 300"),
+        ("profiler.step_ratio=80%", "write 0.8"),
+    ],
+)
+def test_a_value_with_a_unit_is_answered_with_the_number(override: str, advice: str) -> None:
+    (fault,) = faults_of(override)
+    assert fault.endswith(f": {advice}")
 
 
 def test_faults_between_keys_are_reported_with_those_of_single_keys() -> None:

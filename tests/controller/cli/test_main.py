@@ -82,8 +82,29 @@ def test_the_help_names_each_verb_and_where_to_start(capsys: pytest.CaptureFixtu
     assert "gridchase demo" in shown
 
 
+def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
+    assert "gridchase demo" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
-    "wrong", [[], ["fly"], ["check", "--jason"], ["broker", "--kind", "emqx"], ["demo", "--zone", "XX"]]
+    ("verb", "said"),
+    [
+        ("contrller", "there is no verb 'contrller'; did you mean controller?"),
+        ("fly", "there is no verb 'fly'; there are demo, up, "),
+    ],
+)
+def test_a_wrong_verb_is_answered_with_a_similar_one(verb: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb])
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [["fly"], ["check", "--jason"], ["broker", "--kind", "emqx"], ["demo", "--zone", "XX"]]
 )
 def test_unknown_arguments_end_with_2(wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:

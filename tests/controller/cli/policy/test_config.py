@@ -30,8 +30,8 @@ def test_service_and_controller_report_the_same_fault(override: str) -> None:
     [
         (["learning.eta=7"], "learning.eta = 7: must be a number at least 0 and at most 1"),
         (["learning.forgetting_ratio=2"], "learning.forgetting_ratio = 2: must be a number at least 0 and at most 1"),
-        (["learning.beat=2.0"], "learning.beat: there is no such key; there are policy, eta"),
-        (["stores.url=x"], "stores: there is no such section; there are bus, store, learning, http"),
+        (["learning.beat=2.0"], "learning.beat: there is no such key; did you mean beta?"),
+        (["stores.url=x"], "stores: there is no such section; did you mean store?"),
         (["http.port=x"], "http.port = 'x': must be a whole number"),
         (["store.url=mysql://h/x"], "store.url = 'mysql://h/x': must be empty, sqlite:///PATH or postgresql://"),
         (["store.url=postgresql://h"], "store.url = 'postgresql://h': must be empty"),
