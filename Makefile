@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DEMO_STAMP := .venv/.demo-installed
 FRAMEWORKS := .venv-frameworks/bin
 FRAMEWORKS_STAMP := .venv-frameworks/.installed
 CONSTRAINTS := tests/constraints.txt
@@ -14,7 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
 
-demo: $(STAMP)
+# Of the environment only what the demo needs, where there is none yet.
+demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 	$(BIN)/gridchase demo
 
 # The first run is bound by the cores. Live tests mostly wait, for conditions and never for seconds: six at a time.
@@ -107,6 +109,13 @@ endef
 pins:
 	$(call pin,dev,$(CONSTRAINTS))
 	$(call pin,frameworks,$(FRAMEWORKS_CONSTRAINTS))
+
+$(DEMO_STAMP): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gridchase needs Python 3.11 or newer; set PYTHON=python3.x")'
+	@echo 'Installing what the demo needs into .venv: some 150 MB.'
+	$(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[controller-dependencies]'
+	touch $@
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gridchase needs Python 3.11 or newer; set PYTHON=python3.x")'

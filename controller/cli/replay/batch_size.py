@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from controller.cli.output import Terminal, plain_table, print_json, terminal_plot, write_drawing
+from controller.cli.output import Terminal, html_file, plain_table, print_json, terminal_plot, write_drawing
 from controller.cli.replay.options import ETA, SEEDS, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.processes import replay_each
 from controller.demo.recurrences.trace_files import INCLUDED, read_workloads
@@ -72,7 +72,7 @@ def add_part(parts: "Verbs") -> None:
     _add_conditions(part)
     add_policies(part, POLICIES)
     add_output(part)
-    part.add_argument("--html", type=Path, metavar="FILE", help="also write the curves as a page for the browser")
+    part.add_argument("--html", type=html_file, metavar="FILE", help="also write the curves as a page for the browser")
     part.set_defaults(default_log_level="warning", do=replay_batch_size)
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controller.cli.output import Terminal, print_json, write_drawing
+from controller.cli.output import Terminal, html_file, print_json, write_drawing
 from controller.cli.replay.options import PROCESSES, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.plan_inputs import (
     CurveSelection,
@@ -86,7 +86,7 @@ def add_part(parts: "Verbs") -> None:
     add_policies(part, POLICIES, default="all but the live ones")
     add_output(part)
     part.add_argument("--png", type=Path, metavar="FILE", help="also draw the savings and a run as a picture")
-    part.add_argument("--html", type=Path, metavar="FILE", help="the same as a page for the browser")
+    part.add_argument("--html", type=html_file, metavar="FILE", help="the same as a page for the browser")
     part.set_defaults(default_log_level="warning", do=replay_plan)
 
 

@@ -2,12 +2,14 @@
 
 import io
 import json
+from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 
 from controller.cli.main import _print_errors
-from controller.cli.output import Terminal, print_json, shown
+from controller.cli.output import Terminal, html_file, print_json, shown
 from controller.errors import ConfigError
 
 EVIL = "a\x1b[2J\nnothing is wrong\x9b\u202e[red]b"
@@ -48,3 +50,10 @@ def test_json_is_the_same_value_without_what_a_terminal_obeys(capsys: pytest.Cap
 def test_a_fault_is_printed_as_lines_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert _print_errors([ConfigError(["bus.url = '\x1b[2J\x9b\u202e'"])]) == 2
     assert capsys.readouterr().err.splitlines() == [r"gridchase: bus.url = '\x1b[2J\x9b\u202e'"]
+
+
+def test_a_page_for_the_browser_is_refused_where_nothing_draws_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert html_file("a.html") == Path("a.html")
+    monkeypatch.setattr("controller.cli.output.find_spec", lambda _: None)
+    with pytest.raises(ArgumentTypeError, match=r"needs bokeh.*gridchase\[plots\]"):
+        html_file("a.html")
