@@ -202,7 +202,7 @@ class GpuEnergyMeter:
         self._absence_log.report("" if energy.has_meter else f"{self._gpu.uuid}: {NO_METER}")
         for meter, doubt in (("power", energy.power_fault), ("counter", energy.counter_fault)):
             if doubt and self._doubt_log.allows(meter):
-                _LOGGER.warning("%s: not believed: %s", self._gpu.uuid, doubt)
+                _LOGGER.warning("%s: meter rejected: %s", self._gpu.uuid, doubt)
         if not energy.is_current:
             return
         used_j = energy.energy_j - before_j

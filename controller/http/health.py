@@ -93,7 +93,7 @@ class Snapshot:
         """Return what is left alone, what is not known of grid and boards, and who floods the bus."""
         doubts = [f"signal: {self.signal_detail}"] if self.signal_detail else []
         doubts += [gpu.absence for gpu in self.gpus.values() if gpu.absence]
-        doubts += [f"{uuid}: not believed: {doubt}" for uuid, gpu in self.gpus.items() for doubt in gpu.doubts]
+        doubts += [f"{uuid}: meter rejected: {doubt}" for uuid, gpu in self.gpus.items() for doubt in gpu.doubts]
         doubts += [
             f"{sender} sends more messages than are read: {self.surplus_messages.get(sender, 0)} dropped so far"
             for sender in self.flooding
@@ -162,7 +162,7 @@ def _signal_metrics(now: Snapshot) -> Iterator[Metric]:
 
 def _gpu_metrics(now: Snapshot) -> Iterator[Metric]:
     energy = CounterMetricFamily("gridchase_gpu_energy_joules", "Energy since the controller started.", labels=["gpu"])
-    what = "Time in which no reading was believed; it counts at the power before."
+    what = "Time without an accepted reading; it counts at the power before."
     unmeasured = CounterMetricFamily("gridchase_gpu_unmeasured_seconds", what, labels=["gpu"])
     power = GaugeMetricFamily("gridchase_gpu_power_watts", "Power draw.", labels=["gpu"])
     limit = GaugeMetricFamily("gridchase_gpu_power_limit_watts", "Enforced power limit.", labels=["gpu"])

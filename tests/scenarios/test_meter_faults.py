@@ -47,7 +47,7 @@ async def test_a_counter_that_never_moves_costs_no_energy_and_no_curve(
         recorded_j, used_j = await finish(site, training)
     assert recorded_j == pytest.approx(used_j, rel=0.01)
     assert site.profiles()[-1].state == "planned"
-    (said,) = [record.getMessage() for record in caplog.records if "not believed" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "meter rejected" in record.getMessage()]
     assert "its energy counter is stuck" in said
 
 

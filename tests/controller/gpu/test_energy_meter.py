@@ -286,7 +286,7 @@ async def test_a_counter_that_stands_still_is_told_once_and_its_samples_are_made
     )
     assert bench.meter.counter_at_j(ns(30)) is None
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "not believed: its energy counter is stuck" in said
+    assert "meter rejected: its energy counter is stuck" in said
     assert bench.meter.doubts
 
 
@@ -301,7 +301,7 @@ async def test_a_counter_that_fails_again_and_again_is_told_once_an_hour(caplog:
     bench = MeterBench(gpu=gpu)
     async with bench.running():
         await asyncio.sleep(900)
-    assert len([record for record in caplog.records if "not believed" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "meter rejected" in record.getMessage()]) == 1
 
 
 async def test_a_gpu_that_tells_no_maximum_limit_is_asked_again_and_measured_meanwhile() -> None:

@@ -164,7 +164,7 @@ async def test_what_is_not_believed_is_noted() -> None:
     doubted = replace(
         WELL, gpus={"GPU-1": GpuSnapshot(limit=STATE, sample=SAMPLE, doubts=("its counter stands still",))}
     )
-    assert await _ask(doubted) == (200, [], ["GPU-1: not believed: its counter stands still"])
+    assert await _ask(doubted) == (200, [], ["GPU-1: meter rejected: its counter stands still"])
 
 
 async def test_it_is_ready_when_the_broker_and_every_gpu_answer() -> None:
