@@ -113,7 +113,9 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
             if intake.are_all_held and not gpus:
                 raise NodeLockedError("\n".join(intake.held.values()))
             for uuid, absence in intake.absences({gpu.uuid: gpu for gpu in gpus}, node.backend.faults).items():
-                _LOGGER.warning("GPU %s has a journal entry but is left out: %s; keeping the entry", uuid, absence.why)
+                _LOGGER.warning(
+                    "GPU %s has a journal entry but is not managed: %s; keeping the entry", uuid, absence.why
+                )
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
@@ -239,7 +241,7 @@ class _App:
             self._profiles.driver = backend.driver
             gpus = await _to_the_end(intake.take(opened))  # a stop cuts no restore short
             for gpu in gpus:
-                _LOGGER.info("GPU %s is taken in", gpu.uuid)
+                _LOGGER.info("GPU %s is managed from now on", gpu.uuid)
                 self._status = replace(self._status, gpus=[*self._status.gpus, await _describe(gpu)])
                 add(gpu)
             if gpus:
@@ -250,10 +252,10 @@ class _App:
     def _left_out(self) -> tuple[str, ...]:
         """Return why GPUs are left out: they do not answer yet, another process holds them, or they are not listed."""
         faults, held = self._node.backend.faults, self._intake.held
-        absent = [f"left out until it answers: {fault}" for fault in faults]
+        absent = [f"not managed until it answers: {fault}" for fault in faults]
         away = {} if faults else self._intake.absences(self._units, faults)  # a fault may be that of any of them
         missing = [f"{uuid}: {absence.why}" for uuid, absence in away.items() if uuid not in held]
-        return (*absent, *(f"a GPU is left out: {fault}" for fault in [*held.values(), *missing]))
+        return (*absent, *(f"a GPU is not managed: {fault}" for fault in [*held.values(), *missing]))
 
     def _left_behind(self) -> list[str]:
         """Return which GPUs may still have a limit of ours, although no limiter of ours can restore it, and why."""
@@ -404,7 +406,7 @@ async def _open_gpus(node: NodeContext) -> AsyncIterator[Sequence[Gpu]]:
     except DriverUnavailableError as error:
         if not node.waits_for_driver:
             raise
-        _LOGGER.error("the driver is waited for, and no GPU is measured until it answers: %s", error)
+        _LOGGER.error("waiting for the driver; no GPU is measured until it answers: %s", error)
     else:
         if not gpus:
             _LOGGER.warning("%s", NO_GPU)
@@ -434,7 +436,7 @@ async def _lock_after_restore(stack: ExitStack, lock: NodeLock, clock: Clock, st
             if not error.is_restoring or stop.is_set() or clock.now_s() >= until_s:
                 raise
             if not is_told:
-                _LOGGER.warning("%s: it restores limits, and is waited for", str(error).partition(";")[0])
+                _LOGGER.warning("waiting for it to restore limits: %s", str(error).partition(";")[0])
             is_told = True
             await clock.sleep_until(clock.now_s() + LOCK_RETRY_S)
         else:

@@ -20,7 +20,7 @@ from controller.clock import NS_PER_S, Clock
 from controller.ports import EnergyMeter, Sample, SignalSource
 from policies.vocabulary.units import carbon_g, cost, energy_kwh
 
-METER_PATIENCE = 12
+METER_TIMEOUT_DIVISOR = 12
 """A meter that fails is waited for this many times less long than iterations are."""
 HOLD_BACK_S = 750.0
 """Energy waits so long for the iterations that go with it; after that the time was a pause."""
@@ -146,12 +146,12 @@ class EnergyAccount:
 
     Attributes:
         totals: the totals.
-        is_blind: whether a GPU cannot be read: what is measured is not the whole run.
+        has_unreadable_gpu: whether a GPU cannot be read: what is measured is not the whole run.
     """
 
     def __init__(self, *, clock: Clock, signal: SignalSource) -> None:
         self.totals = EnergyTotals()
-        self.is_blind = False
+        self.has_unreadable_gpu = False
         self._clock = clock
         self._signal = signal
         self._until_ns: int | None = None
@@ -185,7 +185,7 @@ class EnergyAccount:
         if self._suspended is None and not self.is_resuming:
             self._suspended = self.snapshot(meters)
 
-    def go_on(self) -> None:
+    def resume_after_suspend(self) -> None:
         """Go on after a suspension: the run iterates again, so that all of it was a pause."""
         snapshot, self._suspended = self._suspended, None
         if snapshot is not None:
@@ -264,8 +264,8 @@ class EnergyAccount:
         if self._resumed and not to_the_end and self._is_waiting(self._resumed, now_ns, meters):
             return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
-        patient_from_ns = now_ns - patience_ns // METER_PATIENCE
-        self.is_blind = any((m.latest.time_ns if m.latest else 0) < patient_from_ns for m in meters.values())
+        patient_from_ns = now_ns - patience_ns // METER_TIMEOUT_DIVISOR
+        self.has_unreadable_gpu = any((m.latest.time_ns if m.latest else 0) < patient_from_ns for m in meters.values())
         since_ns, until_ns = self._span_ns(known_ns, least_until_ns=0 if to_the_end else now_ns - patience_ns)
         if until_ns <= since_ns and not (self._resumed or to_the_end):  # no iteration and no time to account for
             return

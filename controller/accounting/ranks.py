@@ -16,8 +16,8 @@ from publishers.messages.training import RankStatus
 GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: a rank that has not come by then runs on another node."""
 LOST_GRACE_S = 15.0
-"""A last will also goes out when the network blinks: a process that is back within this time continues as before."""
-ABREAST_RATIO = 1.05
+"""A last will also goes out when the network is interrupted: a process that is back within this time continues as before."""
+SAME_PROGRESS_RATIO = 1.05
 """Ranks that wait for each other have done about as many iterations, but for what is not published yet."""
 
 End = Literal["finished", "lost", "silent"]
@@ -120,7 +120,7 @@ class Ranks:
 
         A rank that waits for another's validation does so within a step: only the other one knows that it is a pause.
         """
-        most = ABREAST_RATIO * self.slowest.n_iterations
+        most = SAME_PROGRESS_RATIO * self.slowest.n_iterations
         times_s = [log.running_s / log.n_iterations for log in self.logs if 0 < log.n_iterations <= most]
         return self.slowest.n_iterations * min(times_s, default=0.0)
 
@@ -186,8 +186,8 @@ class Ranks:
                 _LOGGER.warning("%s: rank %d silent for %.3g s", self.name, number, now_s - rank.last_message_s)
         if self.ending is None:
             return None
-        blinks = (r for r in self.members.values() if r.ended == "lost" and now_s - r.ended_s < LOST_GRACE_S)
-        return None if any(blinks) else self.ending
+        may_reconnect = (r for r in self.members.values() if r.ended == "lost" and now_s - r.ended_s < LOST_GRACE_S)
+        return None if any(may_reconnect) else self.ending
 
     def have_gathered(self, now_s: float) -> bool:
         """Return whether every rank that is to come has come, and iterates."""

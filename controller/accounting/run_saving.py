@@ -62,7 +62,7 @@ class RunSaving:
         try:
             self.books.resume(stored, duration_s=duration_s)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-            _LOGGER.warning("%s: its books are damaged, and begin anew: %s", self._name, error)
+            _LOGGER.warning("%s: its account is damaged and restarts: %s", self._name, error)
 
     def add(self, interval: MeterInterval, gpus: GpusNow, *, begins_s: float) -> None:
         """Enter an interval, active or not, that began at a Unix time [s], and how its GPUs stand now."""

@@ -114,7 +114,7 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
     try:
         opened = await backend.open()
         gpus = [await _check_gpu(gpu, config) for gpu in opened]
-        faults = [f"a GPU is left out: {error}" for error in backend.faults] + ([] if gpus else [NO_GPU])
+        faults = [f"a GPU is not managed: {error}" for error in backend.faults] + ([] if gpus else [NO_GPU])
         findings.append(Finding(what="driver", found=backend.driver, fault="\n".join(faults)))
         if config.gpu.backend == "nvml":
             findings.append(await _check_processes(opened, config))

@@ -100,7 +100,7 @@ class Planned:
         return self.sweep_s * 2.0 ** min(self.n_drifts, MAX_DOUBLINGS)
 
     @property
-    def settles_doubt(self) -> bool:
+    def resolves_suspected_drift(self) -> bool:
         """Return whether drift is suspected, and will show or not: the job has rested long enough since its sweep."""
         return self.drift.is_suspected and has_rested(self.drift, sweep_s=self.rest_after_s)
 

@@ -305,7 +305,7 @@ class LimitControl:
 
     def _settles_doubt(self, state: Planned) -> bool:
         """Return whether the highest limit is tried out until it is clear whether the job is another one there."""
-        return state.settles_doubt and self._plan is not None and self._plan.is_trying_the_highest
+        return state.resolves_suspected_drift and self._plan is not None and self._plan.is_trying_the_highest
 
     def _update_look(self, state: Planned) -> None:
         """Begin or end a look; in doubt none begins, and one that has begun may show what the doubt is about."""

@@ -116,11 +116,11 @@ class RunLeader:
         limits.budget_start = time_budget_start
         if ledger is None:
             limits.restart_time_budget()
-            _LOGGER.info("%s: the time budget begins anew: no ledger of the run so far is kept", name)
+            _LOGGER.info("%s: the time budget restarts: the run so far has no ledger", name)
             return
         limits.ledger = RunLedger(ledger)
         n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
-        _LOGGER.info("%s: the time budget goes on: %.3g h, %d looks", name, n_hours, n_looks)
+        _LOGGER.info("%s: the time budget resumes: %.3g h, %d looks", name, n_hours, n_looks)
 
     def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
         """Add an interval, active or not, to the time at its limit; say of which curve the books are."""
@@ -153,8 +153,10 @@ class RunLeader:
             _LOGGER.warning("%s: %s (%s)", self._ranks.name, detail, limits.fault)
             self._tell("not_profiled", detail)
         is_paused = slowest.is_paused(now_ns, after_s=self._pause_s)
-        if self._account.is_blind or is_paused:
-            highest = limits.highest_while_paused("a GPU cannot be read" if self._account.is_blind else "no iterations")
+        if self._account.has_unreadable_gpu or is_paused:
+            highest = limits.highest_while_paused(
+                "a GPU cannot be read" if self._account.has_unreadable_gpu else "no iterations"
+            )
             if highest is not None:
                 return highest
         target = limits.current(now_s, slowest.n_iterations) or limits.choose(self._plan_inputs(now_s, slowest))

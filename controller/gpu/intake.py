@@ -87,7 +87,7 @@ class GpuIntake:
         if self.fault:  # what is ours may be given back without a lock, but not set
             held = dict.fromkeys((gpu.uuid for gpu in gpus), self.fault) | held
         for fault in dict.fromkeys(fault for uuid, fault in held.items() if uuid not in self.held):
-            _LOGGER.error("a GPU is left out: %s", fault)
+            _LOGGER.error("a GPU is not managed: %s", fault)
         self.held, self._waiting = held, [gpu for gpu in asked if gpu.uuid in held]
         return [gpu for gpu in gpus if gpu.uuid not in held]
 
@@ -111,7 +111,7 @@ class GpuIntake:
     async def _give_back(self, gpus: Sequence[Gpu]) -> None:
         if self._has_no_record:  # on a node that never ran a controller it is nothing
             for unexplained in await unexplained_limits([gpu for gpu in gpus if gpu.uuid not in self._judged]):
-                _LOGGER.warning("%s, and there is no journal: it is taken for its prior limit", unexplained)
+                _LOGGER.warning("%s, and there is no journal: taking it for the prior limit", unexplained)
             self._judged.update(gpu.uuid for gpu in gpus)
         for uuid, result in (await restore_all(gpus, self.journal, self._clock)).items():
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)

@@ -258,7 +258,7 @@ class GpuPowerLimiter:
     async def _is_clamp_accepted(self, asked_w: float, live: LiveLimit) -> bool:
         """Return whether what the board has made of a write may stay; never above the ceiling."""
         state = self._known_state()
-        detail = f"the board has made {live.requested_power_limit_w:g} W of {asked_w:g} W"
+        detail = f"requested {asked_w:g} W; the board set {live.requested_power_limit_w:g} W"
         if live.requested_power_limit_w > state.ceiling_power_limit_w and not is_same_limit(
             live.requested_power_limit_w, state.ceiling_power_limit_w
         ):
@@ -303,7 +303,7 @@ class GpuPowerLimiter:
         elif self._known_state().hold is Hold.HELD:
             await self._restore("restored_late", "a later try has succeeded")
         else:
-            self._report("answers_again", "it answers again")
+            self._report("answers_again", "the GPU is responding again")
 
     async def _reconcile_held(self) -> bool:
         """Return whether the live limit is ours, perhaps written again; yield it where it is not."""

@@ -133,10 +133,10 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> Resto
     live_w = live.requested_power_limit_w
     if owner == "prior":
         result = RestoreResult(code="restored", detail=f"prior limit {live_w:g} W restored", live=live)
-        return await _struck(gpu, journal, result)
+        return await _remove_entry(gpu, journal, result)
     if owner == "another":
         detail = f"left at {live_w:g} W: another writer has set it since"
-        return await _struck(gpu, journal, RestoreResult(code="untouched", detail=detail, live=live))
+        return await _remove_entry(gpu, journal, RestoreResult(code="untouched", detail=detail, live=live))
     if not is_known_limit(live, entry):  # what the board has made of the write is ours at the next try, too
         await journal.note(gpu.uuid, with_written(journal.entries.get(gpu.uuid, entry), live_w))
     detail = f"still is {live_w:g} W, not the prior {restore.wanted_w:g} W: the write had no effect, or another one"
@@ -236,7 +236,7 @@ class _Restore:
         return is_same_limit(live.requested_power_limit_w, self.wanted_w)
 
 
-async def _struck(gpu: Gpu, journal: Journal, result: RestoreResult) -> RestoreResult:
+async def _remove_entry(gpu: Gpu, journal: Journal, result: RestoreResult) -> RestoreResult:
     """Strike the entry of a GPU; where the disk refuses, say so: it is struck once the disk takes it."""
     try:
         await journal.forget(gpu.uuid)

@@ -74,7 +74,7 @@ class ClaimArbiter:
         runs: the runs, by their keys; they are added and removed by the owner.
         processes: the processes of this machine.
         trusts_bus: whether a claim is believed where the driver's list cannot be seen.
-        knows_users: whether the broker asks for passwords, so that the user in a topic is who speaks.
+        authenticates_users: whether the broker asks for passwords, so that the user in a topic is who speaks.
         clock: the node's clock.
         grant: gives a GPU to a run, which may have it already.
         withdraw: takes a GPU from a run, and says why.
@@ -92,7 +92,7 @@ class ClaimArbiter:
         *,
         processes: ProcessTable,
         trusts_bus: bool,
-        knows_users: bool,
+        authenticates_users: bool,
         clock: Clock,
         grant: Grant,
         withdraw: Withdraw,
@@ -104,7 +104,7 @@ class ClaimArbiter:
         self._runs = runs
         self._processes = processes
         self._trusts_bus = trusts_bus
-        self._knows_users = knows_users
+        self._knows_users = authenticates_users
         self._clock = clock
         self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, hear
         self._boards: dict[str, BoardProcesses | None] = {}
@@ -151,7 +151,7 @@ class ClaimArbiter:
         if isinstance(gpus := self._named(references), ClaimRejection):
             self._refuse(key, number, claim, gpus)
             return
-        for uuid in {gpu.uuid for gpu in gpus} if gpus and not _are_hints(references) else self._gpus:
+        for uuid in {gpu.uuid for gpu in gpus} if gpus and not _are_all_indices(references) else self._gpus:
             self._wanted[uuid].set()
 
     def release(self, key: RunKey) -> set[str]:
@@ -254,7 +254,7 @@ class ClaimArbiter:
             self._on_withdrawal(key, uuid, f"this run does not have it any more: {verdicts[uuid].detail}")
 
     def _concerns(self, claim: _RankClaim, uuid: str, key: RunKey) -> bool:
-        if not claim.references or _are_hints(claim.references) or uuid in self.claims.owned.get(key, ()):
+        if not claim.references or _are_all_indices(claim.references) or uuid in self.claims.owned.get(key, ()):
             return True
         gpus = self._named(claim.references)
         return not isinstance(gpus, ClaimRejection) and any(gpu.uuid == uuid for gpu in gpus)
@@ -308,7 +308,7 @@ class ClaimArbiter:
             return named
         if named and all(gpu.uuid in verdicts for gpu in named):
             result = self._judged(named, verdicts)
-            is_elsewhere = isinstance(result, ClaimRejection) and _are_hints(references) and seen
+            is_elsewhere = isinstance(result, ClaimRejection) and _are_all_indices(references) and seen
             return result if not is_elsewhere else self._judged(seen, verdicts)
         if named or len(verdicts) < len(self._gpus):
             return None
@@ -384,7 +384,7 @@ class ClaimArbiter:
         return self._clock.monotonic_ns() / 1e9
 
 
-def _are_hints(references: Sequence[str | int]) -> bool:
+def _are_all_indices(references: Sequence[str | int]) -> bool:
     """Return whether GPUs are named by indices alone."""
     return all(is_index(reference) for reference in references)
 

@@ -80,7 +80,7 @@ class Router:
             self.runs,
             processes=processes,
             trusts_bus=config.gpu.trust_bus,
-            knows_users=bool(config.bus.username),
+            authenticates_users=bool(config.bus.username),
             clock=clock,
             grant=self._grant,
             withdraw=self._withdraw,

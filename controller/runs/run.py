@@ -361,7 +361,7 @@ class TrainingRun:
         if self._idleness.update(self.ranks, now_ns=self._clock.monotonic_ns()):
             self._account.suspend(self.gpus.meters)
         else:
-            self._account.go_on()
+            self._account.resume_after_suspend()
 
     def _learn(self, interval: MeterInterval) -> bool:
         """Let the curve learn from an active interval; return whether it is a new one."""

@@ -223,7 +223,7 @@ async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
             raise BrokerError(f"amqtt did not start at {host}:{chosen}: {error}") from error
         try:
             version = metadata.version("amqtt")
-            yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never_ends)
+            yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_runs_for_ever)
         finally:
             try:
                 async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -270,7 +270,7 @@ def _is_of_amqtt(task: "asyncio.Task[Any]") -> bool:
     return code is not None and "amqtt" in Path(code.co_filename).parts
 
 
-async def _never_ends() -> str:
+async def _runs_for_ever() -> str:
     """Wait for ever: amqtt ends with this process, not before."""
     never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     return await never

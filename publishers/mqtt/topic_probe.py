@@ -226,7 +226,7 @@ class _Probe:
         self._filters = set(filters)
         for packet in self.limits.subscribe_packets(sorted(self._filters)):
             if excess := self.limits.excess(subscribe_bytes(packet)):
-                self.left_out |= {f"the subscription to {packet[0]} is left out: {excess}"}
+                self.left_out |= {f"the subscription to {packet[0]} is skipped: {excess}"}
             elif self._client is not None:
                 _, mid = self._client.subscribe([(each, 1) for each in packet])
                 _run([self], until=partial(self._answers.__contains__, mid), timeout_s=self._timeout_s)

@@ -411,7 +411,7 @@ class Publisher:
                 )
         publisher.wrap(announces=announces)
         if publisher._worker is not None:  # noqa: SLF001 — the same class
-            publisher._worker.commands.let_hold(settings)  # noqa: SLF001 — the same class
+            publisher._worker.commands.allow_control(settings)  # noqa: SLF001 — the same class
         if settings.batch_size is not None:
             publisher.set_batch_size(settings.batch_size)
         return publisher
@@ -457,7 +457,7 @@ class Publisher:
             warn_once(f"publishing is off: {error}")
             return
         self._worker = worker
-        worker.commands.let_hold(settings)
+        worker.commands.allow_control(settings)
         count_steps(recorder)
         end_with_owner(self, worker, slot)
         PUBLISHERS.opened.add(self)

@@ -182,7 +182,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
     rank, world_size = reader.rank_of(options.get("rank"), options.get("world_size"), group)
     run = reader.run(options.get("run"))
     gpus, batch_size = options.get("gpus"), options.get("batch_size")
-    pausable, early_stop = may_hold(options, environ)
+    pausable, early_stop = control_permissions(options, environ)
     broker = reader.broker(options)
     settings = Settings(
         user=broker.username or read_login_name(),
@@ -217,7 +217,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
     return settings
 
 
-def may_hold(options: PublisherOptions, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
+def control_permissions(options: PublisherOptions, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
     """Return whether the training may be paused, and whether its loop may be ended early."""
     early_stop = is_allowed(options.get("early_stop"), "early_stop", "GRIDCHASE_EARLY_STOP", environ)
     return is_allowed(options.get("pausable"), "pausable", "GRIDCHASE_PAUSABLE", environ), early_stop

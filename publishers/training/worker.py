@@ -176,7 +176,7 @@ class PublisherWorker:
         self._events: deque[tuple[str, Metric | TrialTimes | TrialFailure]] = deque(maxlen=_MAX_EVENTS)
         self._iterations = IterationQueue(recorder)
         self._connections = self._n_epochs_before = 0
-        self._is_hopeless = self._has_logged_bad_message = self._has_published_total = False
+        self._never_connected = self._has_logged_bad_message = self._has_published_total = False
         self._was_connected: bool | None = None
         self._looked_ns: int | None = None
         self._pid = os.getpid()
@@ -295,7 +295,7 @@ class PublisherWorker:
             return
         self._is_awaited = True  # so that the line does not come from a thread that the interpreter's exit may stop
         try:
-            if not self._is_hopeless:
+            if not self._never_connected:
                 self._woken.set()
                 self._ended.wait(max(0.0, timeout_s))
         finally:  # Ctrl-C ends the waiting
@@ -427,7 +427,7 @@ class PublisherWorker:
 
     def _is_in_known_pause(self) -> bool:
         """Return whether the training has told of a pause, or has gone on with a validation since the last status."""
-        before_ns, self._looked_ns = self._looked_ns, self._recorder.last_look_ns()
+        before_ns, self._looked_ns = self._looked_ns, self._recorder.last_validation_request_ns()
         is_looking = self._looked_ns is not None and self._looked_ns != before_ns
         return is_looking or self._recorder.has_told_of_pause(self._iterations.n_ended)
 
@@ -488,7 +488,7 @@ class PublisherWorker:
     def _log_transition(self, connection: Connection) -> None:
         """Log that the broker came or went, once each."""
         connected, failure = connection.is_connected(), connection.failure
-        self._is_hopeless = connection.connections == 0 and failure is not None
+        self._never_connected = connection.connections == 0 and failure is not None
         self.report.was_connected = connection.connections > 0
         if connected == self._was_connected or not (connected or failure):
             return

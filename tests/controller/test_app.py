@@ -71,7 +71,7 @@ async def test_a_service_waits_for_its_driver_and_says_so(
     site.backend = driver = AbsentBackend([gpu])
     async with site.controlled():
         await Training(site).train(3_600)
-        awaited = "left out until it answers: there is no NVIDIA driver"
+        awaited = "not managed until it answers: there is no NVIDIA driver"
         assert awaited in HealthProbe.snapshot().troubles()
         assert caplog.text.count("there is no NVIDIA driver") == 1
         driver.is_loaded = True
@@ -237,7 +237,7 @@ async def test_a_gpu_in_the_journal_that_is_not_on_the_node_keeps_its_entry(
             pass
     assert caught.group_contains(LimitsLeftError, match="GPU-away may still have .* --forget GPU-away`")
     assert b"GPU-away" in (tmp_path / "journal.json").read_bytes()
-    assert "GPU GPU-away has a journal entry but is left out: the driver does not list it" in caplog.text
+    assert "GPU GPU-away has a journal entry but is not managed: the driver does not list it" in caplog.text
 
 
 async def test_the_last_messages_are_the_limits_then_offline(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ async def test_a_gpu_that_is_not_ready_at_the_start_is_taken_in_when_it_is(
     site = Site(tmp_path, [first, late])
     site.backend.absent = {late.uuid}
     async with site.controlled():
-        assert HealthProbe.snapshot().troubles() == ["left out until it answers: open on GPU 1: it is not ready"]
+        assert HealthProbe.snapshot().troubles() == ["not managed until it answers: open on GPU 1: it is not ready"]
         training = Training(site, [late])
         await training.train(600)
         assert late.requested_power_limit_w == 280.0
@@ -110,7 +110,7 @@ async def test_a_late_gpu_that_cannot_be_locked_is_set_once_it_can_be(
             patch.setattr("controller.gpu.intake.GpuIntake.fault", "GPU-fake-0: cannot be locked")
             site.backend.absent = set()
             await training.train(600)
-            assert "a GPU is left out: GPU-fake-0: cannot be locked" in HealthProbe.snapshot().troubles()
+            assert "a GPU is not managed: GPU-fake-0: cannot be locked" in HealthProbe.snapshot().troubles()
             assert not site.limits(gpu)
             assert gpu.requested_power_limit_w == 280.0, "its prior limit comes back all the same"
         await training.train(600)
@@ -146,7 +146,7 @@ async def test_a_gpu_of_the_journal_that_is_absent_or_held_is_told_once(
     with ExitStack() as other:
         other.enter_context(NodeLock(tmp_path / "theirs")).lock_gpus([away.uuid])
         async with site.controlled():
-            assert HealthProbe.snapshot().troubles() == ["left out until it answers: open on GPU 1: it is not ready"]
+            assert HealthProbe.snapshot().troubles() == ["not managed until it answers: open on GPU 1: it is not ready"]
             site.backend.absent = set()
             await asyncio.sleep(30)
             (trouble,) = HealthProbe.snapshot().troubles()
@@ -192,8 +192,8 @@ async def test_a_gpu_that_another_process_holds_is_taken_when_it_is_free(
             assert {gpu.uuid for gpu in status.gpus} == {ours.uuid, theirs.uuid}
             assert site.limits(theirs)[-1].job == "resnet50", "it is controlled like any other"
     assert theirs.requested_power_limit_w == 280.0
-    assert caplog.text.count(f"a GPU is left out: {theirs.uuid}: held by process") == 1
-    assert caplog.text.count(f"GPU {theirs.uuid} is taken in") == 1
+    assert caplog.text.count(f"a GPU is not managed: {theirs.uuid}: held by process") == 1
+    assert caplog.text.count(f"GPU {theirs.uuid} is managed from now on") == 1
 
 
 async def test_a_limit_that_another_controller_left_is_not_taken_for_a_prior_one(
@@ -321,7 +321,9 @@ async def test_a_gpu_of_the_journal_that_is_listed_late_is_taken_in(
     async with site.controlled():
         await asyncio.sleep(3_600)
         assert late.requested_power_limit_w == 150.0
-        assert HealthProbe.snapshot().troubles() == [f"a GPU is left out: {late.uuid}: the simulation does not list it"]
+        assert HealthProbe.snapshot().troubles() == [
+            f"a GPU is not managed: {late.uuid}: the simulation does not list it"
+        ]
         assert 200 < site.backend.n_late_tries < 300, "it is asked for every 15 s, at first sooner"
         assert caplog.text.count(late.uuid) == 1, "and told once"
         site.backend.unlisted = set()

@@ -227,7 +227,7 @@ def test_a_broker_that_starts_just_after_the_training_is_found(
     )  # that moment; a second is soon over
     broker.kill()
     with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._worker and publisher._worker._is_hopeless)
+        wait_until(lambda: publisher._worker and publisher._worker._never_connected)
         asked = asking(publisher)
         broker.start()
         with serving(broker.port):

@@ -402,7 +402,7 @@ async def test_a_start_waits_for_a_restore_by_hand(tmp_path: Path, caplog: pytes
             tasks.create_task(run_controller(site.node(), stop=stop))
             await asyncio.sleep(10)
             assert not site.backend.is_open
-        assert caplog.text.count("restores limits, and is waited for") == 1
+        assert caplog.text.count("waiting for it to restore limits") == 1
         await asyncio.sleep(2)
         assert node_state(site) == "online"
         stop.set()

@@ -186,7 +186,7 @@ def _with_svr(comparison: Comparison) -> Comparison:
     if "chase-svr" not in comparison.policies:
         return comparison
     if find_spec("sklearn") is None:
-        print("chase-svr is left out: it needs scikit-learn, which is not installed", file=sys.stderr)
+        print("skipping chase-svr: it needs scikit-learn, which is not installed", file=sys.stderr)
         return comparison
     # scikit-learn takes seconds to import, so it is imported only for this policy.
     chase_svr = import_module("policies.replay.power_limit.chase_svr")

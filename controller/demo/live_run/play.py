@@ -113,7 +113,7 @@ class LiveRunPlayer:
         return play_run(scenario, spec, live)
 
 
-class _Silence:
+class NullBus:
     """A bus that nobody listens to."""
 
     connected = True
@@ -263,7 +263,7 @@ def _run_of(machine: _Machine, feed: SignalFeed) -> Iterator[TrainingRun]:
             signal=feed,
             store=store,
             checkpoints=checkpoints,
-            bus=_Silence(),
+            bus=NullBus(),
             topics=Topics(),
             on_release=lambda _: None,
             tell=lambda _code, _detail: None,

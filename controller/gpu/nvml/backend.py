@@ -150,7 +150,7 @@ class NvmlBackend:
         except GpuError as error:
             self._absent[index] = _AbsentGpu(thread, error)
             if absent is None:
-                _LOGGER.error("GPU %d is left out until it answers: %s", index, error)
+                _LOGGER.error("GPU %d is not managed until it answers: %s", index, error)
             return ""
         self._absent.pop(index, None)
         known = next((gpu for gpu in self._gpus if gpu.uuid == board.uuid), None)

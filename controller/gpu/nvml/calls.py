@@ -147,7 +147,7 @@ def _none_unless_gone(read: Callable[[Handle], Any], handle: Handle) -> Any:  # 
         name = read.__name__.strip("_")
         if error.value not in _UNSEEN and name not in _TOLD:
             _TOLD.add(name)
-            _LOGGER.warning("%s fails (NVML error %d, %s): what it tells is left out", name, error.value, error)
+            _LOGGER.warning("%s fails (NVML error %d, %s): its value is omitted", name, error.value, error)
         return None
 
 

@@ -20,7 +20,7 @@ from policies.service.errors import PolicyError, StoreUnavailableError
 from policies.service.metrics import Metrics
 from policies.service.ports import MessageBus
 from policies.service.records import Trial
-from policies.service.trials.lifecycle import RUN_HAS_ENDED
+from policies.service.trials.lifecycle import RUN_ID_REUSED
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
 from publishers.messages.topics import RunKey
@@ -230,7 +230,7 @@ class TrialResponder:
             return None
         if told is None and self._answers.default_answer(run) is not None:  # a process without the database was faster
             return None
-        if found.trial.reason == RUN_HAS_ENDED:
+        if found.trial.reason == RUN_ID_REUSED:
             self._log_ended(found.trial)
         return _answer(pending, found.trial)
 
@@ -260,7 +260,7 @@ def _is_without_database(answer: TrialAnswer) -> bool:
 
 
 def _answer(pending: PendingRequest, trial: Trial) -> TrialAnswer:
-    is_learned_from = trial.reason != RUN_HAS_ENDED  # no recurrence and no lease tell the run that it is not
+    is_learned_from = trial.reason != RUN_ID_REUSED  # no recurrence and no lease tell the run that it is not
     return TrialAnswer(
         run=pending.request.run,
         correlation=pending.request.correlation,

@@ -29,7 +29,7 @@ NOT_A_CANDIDATE: Final = "foreign_batch_size"
 """The reason of a trial that was released because its run trained with a batch size that is none of its job's."""
 LEARNED_REASONS: Final = frozenset({"default_first", "best_so_far", "knowledge_gradient", "review"})
 """The reasons of trials whose batch size was chosen for what it costs and teaches."""
-RUN_HAS_ENDED: Final = "run_has_ended"
+RUN_ID_REUSED: Final = "run_has_ended"
 """The reason given to a run that asks again long after its end; nothing is learned from it."""
 _CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
 """Fields that only grow while a run goes on, so the greatest report is the newest."""
@@ -262,7 +262,7 @@ def with_ended_reason(trial: Trial, now_s: float) -> Trial:
         f"run {trial.run} ended ({trial.state}) {now_s - ended_at_s:.0f} s ago: it gets the same batch size, and "
         "nothing is learned from it; give each recurrence a run id of its own"
     )
-    return replace(trial, reason=RUN_HAS_ENDED, detail=detail, cost_bound=None, untimed=())
+    return replace(trial, reason=RUN_ID_REUSED, detail=detail, cost_bound=None, untimed=())
 
 
 def reconcile_batch_size(

@@ -245,7 +245,7 @@ class Refusals:
         self._refused[key] = sent.n_bytes, self._clock_s() + refusal_s
         check = "check its log, its limits and its access rules"
         if key.is_filter:
-            why = f"the broker closes the connection when {key.topic} is subscribed to, so it is left out: {check}"
+            why = f"the broker closes the connection when {key.topic} is subscribed to, so it is skipped: {check}"
             self._leave_out(key.topic, why)
         elif self._limiter.allows(key.topic):
             _LOGGER.warning(
@@ -255,7 +255,7 @@ class Refusals:
 
     def _admits_filter(self, topic_filter: str) -> bool:
         if excess := self.limits.excess(subscribe_bytes([topic_filter])):
-            self._leave_out(topic_filter, f"the subscription to {topic_filter} is left out: {excess}")
+            self._leave_out(topic_filter, f"the subscription to {topic_filter} is skipped: {excess}")
             return False
         return not self._is_refused(_Key(topic_filter, is_filter=True), 0)
 

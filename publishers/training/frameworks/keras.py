@@ -9,7 +9,7 @@ import threading
 from typing import Any, Final, Self, Unpack
 
 from publishers.training.frameworks.fit import Fit, harmless, warn_fault
-from publishers.training.settings import PublisherOptions, may_hold
+from publishers.training.settings import PublisherOptions, control_permissions
 
 try:
     from keras.backend import backend
@@ -35,7 +35,7 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
         super().__init__()
         self._options: Final = options
         self._fit: Final = Fit(options)
-        if any(may_hold(options)):
+        if any(control_permissions(options)):
             self.async_safe = False  # it waits, and stops, in the training's own thread
         self._lock: Final = threading.Lock()
         self._is_first_epoch = False

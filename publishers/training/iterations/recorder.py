@@ -226,7 +226,7 @@ class Recorder:
         """Return whether the training has told of a pause after which none of the `n_read` iterations has ended."""
         return self._paused_at is not None and n_read <= self._paused_at
 
-    def last_look_ns(self) -> int | None:
+    def last_validation_request_ns(self) -> int | None:
         """Return when a pass that trains nothing, a validation, last asked for a batch; None without one [ns]."""
         looks = [one.last_ns for one in list(self.passes) if not (one.is_training or one.is_new)]
         return max(looks, default=None)

@@ -45,7 +45,7 @@ class RunCommands:
         self._topic = ""
         self._is_wanted = self._is_subscribed = self._has_logged_bad_command = False
 
-    def let_hold(self, settings: Settings) -> None:
+    def allow_control(self, settings: Settings) -> None:
         """Let the training be paused, and its loop ended early, as these settings say; for the training's thread."""
         if self.pauses is None and (settings.pausable or settings.early_stop):
             pauses = RankPauses(settings, self._recorder, wake=self._wake)
@@ -113,7 +113,7 @@ class RunCommands:
             return
         if command.command != "stop":
             if self.pauses is not None:
-                self.pauses.hear(command)
+                self.pauses.on_command(command)
         elif self.stop_reason is None:
             self.stop_reason = printable(command.reason) or "the policy service asks for it"
             LOGGER.info("run %s is to stop: %s", self._settings.run if self._settings else "", self.stop_reason)

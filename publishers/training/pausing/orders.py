@@ -57,7 +57,7 @@ class PauseOrders:
         self._present: PauseOrder | None = None
         self._ended: deque[str] = deque(maxlen=_MAX_ENDED)
 
-    def hear(self, command: Command) -> None:
+    def on_command(self, command: Command) -> None:
         """Take a command; one of another run or machine, out of date, or of a pause that has ended changes nothing."""
         is_ours = RunKey(command.user or "", command.job or "", command.run or "") == self._key
         if not is_ours or command.boot_id != self._boot_id or command.pause_id is None:

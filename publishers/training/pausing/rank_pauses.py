@@ -63,10 +63,10 @@ class RankPauses:
         self._orders = PauseOrders(settings.key, boot_id=settings.boot_id, clock_ns=self._clock_ns)
         self.has_begun = True
 
-    def hear(self, command: Command) -> None:
+    def on_command(self, command: Command) -> None:
         """Take a command to pause or to resume: rank 0 decides for all."""
         if self._options.pausable and self._settings.rank == 0:
-            self._orders.hear(command)
+            self._orders.on_command(command)
 
     @property
     def stops_together(self) -> bool:

@@ -58,7 +58,7 @@ def test_a_gpu_that_is_left_out_is_a_fault(check: Check) -> None:
     backend = FakeBackend([FakeGpu(), FakeGpu("GPU-fake-1", index=1)])
     backend.absent = {"GPU-fake-1"}
     report = check(backend=backend)
-    assert "a GPU is left out: open on GPU 1: it is not ready" in report["faults"]
+    assert "a GPU is not managed: open on GPU 1: it is not ready" in report["faults"]
     assert [gpu["uuid"] for gpu in report["gpus"]] == ["GPU-fake-0"]
     assert not backend.is_open
 

@@ -131,7 +131,7 @@ def test_filters_that_fit_no_packet_together_are_probed_and_one_too_long_is_told
     broker.stop()
     assert [result.unseen_by for result in report.results] == [()] * 20 + [("node",)]
     (left_out,) = report.limits
-    assert "is left out: a packet of 213 bytes; the broker takes at most 200" in left_out
+    assert "is skipped: a packet of 213 bytes; the broker takes at most 200" in left_out
 
 
 def test_a_node_and_a_training_user_of_the_site_reach_each_other(check_site: Callable[..., Report]) -> None:

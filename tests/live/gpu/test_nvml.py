@@ -79,7 +79,7 @@ async def test_a_gpu_that_fails_at_opening_is_left_out_with_its_reason(
     assert list(await backend.open()) == []
     (fault,) = backend.faults
     assert isinstance(fault, GpuLostError)
-    assert "GPU 0 is left out until it answers" in caplog.text
+    assert "GPU 0 is not managed until it answers" in caplog.text
     assert list(await backend.open_late()) == []
     nvml_in_process.gpu().fail("nvmlDeviceGetUUID", 0)
     (gpu,) = await backend.open_late()

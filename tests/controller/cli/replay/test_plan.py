@@ -278,5 +278,5 @@ def test_missing_packages_are_reported(
         replay(*QUICK, "--signal", wind, "--policy", "chase-svr")
     assert replay(*QUICK, "--signal", wind, "--policy", "chase-svr", "max", "--json") == 0
     captured = capsys.readouterr()
-    assert captured.err == "chase-svr is left out: it needs scikit-learn, which is not installed\n"
+    assert captured.err == "skipping chase-svr: it needs scikit-learn, which is not installed\n"
     assert [row["policy"] for row in json.loads(captured.out)] == ["max"]

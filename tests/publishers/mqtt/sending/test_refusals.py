@@ -179,7 +179,7 @@ def test_a_topic_filter_that_ends_two_connections_alone_is_left_out(
     (line,) = caplog.messages
     assert line == refusals.filter_faults["bad"]
     assert line == (
-        "the broker closes the connection when bad is subscribed to, so it is left out: check its log, its limits and "
+        "the broker closes the connection when bad is subscribed to, so it is skipped: check its log, its limits and "
         "its access rules"
     )
     assert refusals.admit(message("bad")) is not None, "a topic of that name is none of this"
@@ -210,7 +210,7 @@ def test_topic_filters_go_in_packets_that_fit_and_one_that_does_not_is_told_once
     assert refusals.admit_filters([]) == []
     (line,) = caplog.messages
     assert line == (
-        f"the subscription to {long} is left out: a packet of 47 bytes; the broker takes at most 44: raise its maximum "
+        f"the subscription to {long} is skipped: a packet of 47 bytes; the broker takes at most 44: raise its maximum "
         "packet size (mosquitto: max_packet_size)"
     )
     refusals.forget_filters([long])

@@ -51,7 +51,7 @@ def until_s(orders: PauseOrders) -> float | None:
 
 
 def test_a_pause_holds_until_the_time_it_names(orders: PauseOrders, clock: Clock) -> None:
-    orders.hear(command("pause"))
+    orders.on_command(command("pause"))
     assert until_s(orders) == 130
     clock.now_ns = 130 * S
     assert until_s(orders) is None
@@ -60,42 +60,42 @@ def test_a_pause_holds_until_the_time_it_names(orders: PauseOrders, clock: Clock
 
 def test_it_lasts_longer_where_it_is_sent_again_and_never_shorter(orders: PauseOrders) -> None:
     for until_ns in (130 * S, 150 * S, 140 * S):
-        orders.hear(command("pause", until_ns=until_ns))
+        orders.on_command(command("pause", until_ns=until_ns))
     assert until_s(orders) == 150
 
 
 def test_one_message_prolongs_it_by_a_minute_at_most(orders: PauseOrders) -> None:
-    orders.hear(command("pause", until_ns=1 << 61))
+    orders.on_command(command("pause", until_ns=1 << 61))
     assert until_s(orders) == 100 + MAX_LEASE_S
 
 
 def test_a_resume_ends_it_at_once_and_for_good(orders: PauseOrders) -> None:
-    orders.hear(command("pause"))
-    orders.hear(command("resume", reason="enough"))
+    orders.on_command(command("pause"))
+    orders.on_command(command("resume", reason="enough"))
     assert until_s(orders) is None
     assert orders.ended_because == "enough"
-    orders.hear(command("pause", until_ns=140 * S))
+    orders.on_command(command("pause", until_ns=140 * S))
     assert until_s(orders) is None
-    orders.hear(command("pause", pause_id="p2"))
+    orders.on_command(command("pause", pause_id="p2"))
     assert until_s(orders) == 130
 
 
 def test_a_resume_that_overtakes_its_pause_ends_it_all_the_same(orders: PauseOrders) -> None:
-    orders.hear(command("resume"))
-    orders.hear(command("pause"))
+    orders.on_command(command("resume"))
+    orders.on_command(command("pause"))
     assert until_s(orders) is None
 
 
 def test_what_has_ended_by_itself_is_not_begun_again(orders: PauseOrders) -> None:
-    orders.hear(command("pause"))
+    orders.on_command(command("pause"))
     orders.end("the broker was lost")
-    orders.hear(command("pause"))
+    orders.on_command(command("pause"))
     assert until_s(orders) is None
 
 
 def test_a_resume_of_another_pause_does_not_end_this_one(orders: PauseOrders) -> None:
-    orders.hear(command("pause"))
-    orders.hear(command("resume", pause_id="p0"))
+    orders.on_command(command("pause"))
+    orders.on_command(command("resume", pause_id="p0"))
     assert until_s(orders) == 130
 
 
@@ -115,12 +115,12 @@ def test_a_resume_of_another_pause_does_not_end_this_one(orders: PauseOrders) ->
     ],
 )
 def test_nobody_else_and_nothing_else_pauses_a_run(orders: PauseOrders, changes: dict[str, Any]) -> None:
-    orders.hear(command("pause", **changes))
+    orders.on_command(command("pause", **changes))
     assert until_s(orders) is None
 
 
 def test_a_reason_cannot_act_on_a_terminal(orders: PauseOrders) -> None:
-    orders.hear(command("pause", reason="\x1b[2J"))
+    orders.on_command(command("pause", reason="\x1b[2J"))
     present = orders.present()
     assert present is not None
     assert present.reason == r"\x1b[2J"
@@ -144,10 +144,10 @@ def test_no_replay_prolongs_a_pause(messages: list[tuple[str, str, int]]) -> Non
             orders.present()
         else:
             heard.append(command(word, pause_id=pause_id, until_ns=clock.now_ns + number * S))
-            orders.hear(heard[-1])
+            orders.on_command(heard[-1])
     orders.end("over")
     ended = {each.pause_id for each in heard if each.command == "pause" and each.pause_id in orders._ended}
     for each in heard:
         if each.pause_id in ended:
-            orders.hear(each)
+            orders.on_command(each)
     assert orders.present() is None
