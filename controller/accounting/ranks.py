@@ -16,7 +16,7 @@ from publishers.messages.training import RankStatus
 GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: a rank that has not come by then runs on another node."""
 LOST_GRACE_S = 15.0
-"""A last will also goes out when the network is interrupted: a process that is back within this time continues as before."""
+"""A last will also goes out when the network fails: a process that is back within this time continues as before."""
 SAME_PROGRESS_RATIO = 1.05
 """Ranks that wait for each other have done about as many iterations, but for what is not published yet."""
 

@@ -108,7 +108,7 @@ async def test_a_limit_that_the_board_clamps_is_ours_and_told(tmp_path: Path) ->
         await bench.release()
     assert bench.written_w == [220.0, PRIOR_W]
     assert bench.reasons == ["clamped", "planned", "run_finished"]
-    assert "220 W of 200 W" in bench.changes[0].detail
+    assert "requested 200 W; the board set 220 W" in bench.changes[0].detail
 
 
 async def test_a_clamped_limit_above_the_prior_one_is_given_back(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def with_damaged_books(content: bytes) -> bytes:
     [
         (bytes, ["saved nothing"]),
         (without_books, ["what was saved is not known (incomplete)"]),
-        (with_damaged_books, ["its books are damaged", "what was saved is not known (incomplete)"]),
+        (with_damaged_books, ["its account is damaged", "what was saved is not known (incomplete)"]),
     ],
 )
 async def test_books_go_on_after_a_restart_or_nothing_is_said(
