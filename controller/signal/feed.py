@@ -247,5 +247,6 @@ def _provenance(best: _Candidate, *, first: SourceState) -> Provenance:
         source = extrapolated  # always late: its present value is a forecast
     if best.is_fresh and best.position == 0:
         return Provenance(source=source)
-    why = first.fault or f"{first.name} has no new value"
+    no_new = f"{first.name} has no new value" + (f" ({first.losses})" if first.losses else "")
+    why = first.fault or first.lack or no_new
     return Provenance(source=source, reason=DEGRADED_REASONS[current.freshness], detail=f"{why}; {instead}")

@@ -57,6 +57,11 @@ class Provider(Protocol):
         """Return how often it has a new value [s]: it is polled once a step. Infinite if nothing ever changes."""
         ...
 
+    @property
+    def losses(self) -> str:
+        """Return what its last history leaves out, in words: how many values, and why; "" if nothing."""
+        ...
+
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values that hold after `since_s` and start by `now_s`, or None if nothing is known.
 

@@ -23,7 +23,7 @@ import aiomqtt
 from msgspec import Meta
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Zone
-from policies.providers.series import CLOCK_TOLERANCE_S, Point, format_iso
+from policies.providers.series import CLOCK_TOLERANCE_S, Point, describe_losses, format_iso
 from policies.providers.sources.mqtt_payload import (
     PayloadError,
     Reading,
@@ -181,7 +181,9 @@ class MqttProvider(ZoneProvider):
         super().__init__(
             name=name, kind=settings.kind, zone=settings.zone, step_s=settings.step_s, source=source, unit=unit
         )
-        self.n_invalid = 0
+        self.empty_because = f"no message has come on {settings.topic} yet"
+        self.n_invalid = self._n_ageless = 0
+        self._last_fault = ""
         self._settings = settings
         self._clock = clock
         self._bus = bus or _bus_of(settings)
@@ -192,7 +194,6 @@ class MqttProvider(ZoneProvider):
         self._has_waited = False
         self._has_new_value = False
         self._message_log = FaultLog(_LOGGER, recovered=f"{self.name}: messages are valid again", log_changes=False)
-        self._is_retained_logged = False
 
     async def __aenter__(self) -> Self:
         """Start connecting, without waiting for the broker."""
@@ -216,10 +217,19 @@ class MqttProvider(ZoneProvider):
         if not self._has_new_value:
             self._raise_fault()
         self._has_new_value = False
-        if self._grid is not None:
-            return grid_history(self._grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
-        points = [point for point in self._readings.holding_from(since_s) if point.starts_s <= now_s]
-        return self._signal(points, now_s=now_s)
+        others = {
+            f"invalid (the last: {self._last_fault})": self.n_invalid,
+            "retained without a timestamp": self._n_ageless,
+        }
+        grid = self._grid
+        if grid is None:
+            points = list(self._readings.holding_from(since_s))
+            return self._history(points, since_s=since_s, now_s=now_s, others=others)
+        history = grid_history(grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
+        self.losses = describe_losses((), kind=self.kind, missing="", others=others)
+        if history is None:
+            self.losses = f"the other controller's signal is {grid.state}, without known values of this time"
+        return history
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return another controller's forecast up to `until_s`, or None if the topic has none."""
@@ -256,7 +266,7 @@ class MqttProvider(ZoneProvider):
             else:
                 self._add_reading(content)
         except PayloadError as error:
-            self.n_invalid += 1
+            self.n_invalid, self._last_fault = self.n_invalid + 1, str(error)
             self._message_log.report(f"{self.name}: dropped a message: {error}")
         self._arrived.set()
 
@@ -282,8 +292,8 @@ class MqttProvider(ZoneProvider):
         self._has_new_value = True
 
     def _log_retained(self) -> None:
-        if not self._is_retained_logged:
-            self._is_retained_logged = True
+        self._n_ageless += 1
+        if self._n_ageless == 1:
             _LOGGER.info("%s: ignoring a retained message without a timestamp", self.name)
 
     def _checked_s(self, time_s: float, now_s: float) -> float:

@@ -74,6 +74,13 @@ def test_gaps_of_a_signal_file_are_shown(check: Check, tmp_path: Path) -> None:
     assert finding["fault"] == ""
 
 
+def test_a_signal_file_that_has_ended_is_a_fault_with_its_end(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n2021-01-01T00:00Z,1\n2021-01-01T01:00Z,1")
+    report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')
+    fault = found(report, "signal (carbon, 1 of 1)")["fault"]
+    assert fault.startswith("day.csv (its last value ended at 2021-01-01T02:00Z) has no current value")
+
+
 def test_an_unusable_signal_file_is_a_fault(check: Check, tmp_path: Path) -> None:
     (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n" + "0" * 140_000, encoding="utf-8")
     report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +33,27 @@ async def test_without_any_signal_it_is_absent() -> None:
         assert (bench.feed.freshness, bench.feed.history(), bench.feed.forecast()) == (Freshness.ABSENT, None, None)
         assert bench.feed.provenance().reason == "signal_absent"
     assert bench.published == []
+
+
+async def test_a_source_with_nothing_to_use_says_why_and_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "controller.signal")
+    provider = FixedProvider(replace(flat_signal(300.0), values=np.full(240, math.nan)))
+    provider.losses = "left out: 24 not above 0"
+    bench = Bench(provider)
+    async with bench.working():
+        assert bench.feed.freshness is Freshness.ABSENT
+        assert bench.feed.provenance().detail.startswith("fixed: left out: 24 not above 0; ignoring the grid")
+        assert bench.feed.sources[0].lack == "fixed: left out: 24 not above 0"
+        await hours(5)
+        provider.series, provider.losses = flat_signal(300.0), ""
+        await hours(1)
+        assert (bench.feed.freshness, bench.feed.sources[0].lack) == (Freshness.FRESH, "")
+    assert caplog.messages == [
+        "no history: fixed: left out: 24 not above 0",
+        "signal: fixed: left out: 24 not above 0; ignoring the grid: no signal is known",
+        "fixed: the history is available again",
+        "signal: fresh from fixed",
+    ]
 
 
 async def test_a_short_history_is_held_for_two_hours_and_each_transition_is_logged_once(
