@@ -3,6 +3,7 @@
 While a provider fails, its last values remain and age; `policies.vocabulary.freshness` says how far they can be used.
 """
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import Final
@@ -12,6 +13,7 @@ import numpy as np
 from controller.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
+from policies.providers.base import PushProvider
 from policies.providers.catalogue import Source
 from policies.providers.forecast_reach import ForecastReach
 from policies.providers.poll_schedule import PollSchedule, RateLimit
@@ -117,6 +119,18 @@ class SourceState:
             await self._backfill(now_s)
         if is_due(self._next_save_s, period_s=SAVE_PERIOD_S, now_s=now_s):
             self.save(now_s)
+
+    @property
+    def is_pushed(self) -> bool:
+        """Return whether its source sends by itself."""
+        return isinstance(self.source.provider, PushProvider)
+
+    async def await_news(self) -> None:
+        """Return once its source has sent a value, and make the next poll due; for ever where it does not send."""
+        provider = self.source.provider
+        await (provider.news if isinstance(provider, PushProvider) else asyncio.Event()).wait()
+        self._history_polls.reset()
+        self._forecast_polls.reset()
 
     def save(self, now_s: float) -> None:
         """Save what has changed, with future prices that are settled: they are known after a restart, too."""

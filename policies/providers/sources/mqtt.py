@@ -169,6 +169,9 @@ class MqttProvider(ZoneProvider):
         bus: the connection; by default one to the broker of the settings.
         clock: returns the time of arrival [Unix s].
 
+    Attributes:
+        news: set when a value has come that no poll has returned yet.
+
     Raises:
         ValueError: the password is missing.
     """
@@ -192,7 +195,7 @@ class MqttProvider(ZoneProvider):
         self._grid: GridSignal | None = None
         self._arrived = asyncio.Event()
         self._has_waited = False
-        self._has_new_value = False
+        self.news = asyncio.Event()
         self._message_log = FaultLog(_LOGGER, recovered=f"{self.name}: messages are valid again", log_changes=False)
 
     async def __aenter__(self) -> Self:
@@ -214,9 +217,9 @@ class MqttProvider(ZoneProvider):
             SignalDataError: the last message was invalid, and no other arrived since the last poll.
         """
         await self._wait_once()
-        if not self._has_new_value:
+        if not self.news.is_set():
             self._raise_fault()
-        self._has_new_value = False
+        self.news.clear()
         others = {
             f"invalid (the last: {self._last_fault})": self.n_invalid,
             "retained without a timestamp": self._n_ageless,
@@ -289,7 +292,7 @@ class MqttProvider(ZoneProvider):
     def _set_grid(self, grid: GridSignal | None) -> None:
         self._grid = grid
         self._message_log.clear()
-        self._has_new_value = True
+        self.news.set()
 
     def _log_retained(self) -> None:
         self._n_ageless += 1
