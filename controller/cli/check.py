@@ -142,6 +142,11 @@ async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
         result.enforced_power_limit_w = live.enforced_power_limit_w
         result.power_w = sample.power_w
         result.has_energy_counter = sample.energy_j is not None
+        floor_w = max(limits.min_power_limit_w, config.gpu.min_power_limit_w)
+        if floor_w == live.requested_power_limit_w:
+            result.faults.append(
+                f"its lowest limit is its current one, {floor_w:g} W, which is never exceeded: nothing can be saved"
+            )
         if config.gpu.min_power_limit_w > live.requested_power_limit_w:
             result.faults.append(
                 f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above the current limit, "

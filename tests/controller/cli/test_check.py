@@ -11,7 +11,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.gpu.node_lock import NodeLock
-from controller.ports import Backend
+from controller.ports import Backend, LimitRange
 from tests.fakes import FakeBackend, FakeGpu
 
 NO_BROKER = "bus.url=mqtt://127.0.0.1:9"
@@ -52,6 +52,13 @@ def test_a_missing_broker_is_the_only_fault_of_a_simulated_node(check: Check) ->
 def test_a_node_without_gpus_is_a_fault(check: Check) -> None:
     report = check(backend=FakeBackend([]))
     assert found(report, "driver")["fault"] == "there is no GPU on this node: nothing is measured"
+
+
+def test_a_gpu_whose_range_of_limits_is_a_point_is_a_fault(check: Check) -> None:
+    gpu = FakeGpu()
+    gpu.range = LimitRange(min_power_limit_w=300.0, max_power_limit_w=300.0, default_power_limit_w=300.0)
+    (_, fault) = check(backend=FakeBackend([gpu]))["faults"]
+    assert "its lowest limit is its current one, 300 W, which is never exceeded: nothing can be saved" in fault
 
 
 def test_a_gpu_that_is_left_out_is_a_fault(check: Check) -> None:
