@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from publishers.mqtt.connection import Connection
 from publishers.shared.fork_guard import hold_forks
 from publishers.shared.stderr_handler import write_line
-from publishers.training.coerce import is_switched_on
+from publishers.training.coerce import QUIET, is_switched_on
 from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
@@ -23,8 +23,6 @@ from publishers.training.settings import Settings
 
 if TYPE_CHECKING:
     from publishers.training.reporting.emissions_file import EmissionsFile
-
-QUIET: Final = "GRIDCHASE_QUIET"
 
 
 class RunReport:
