@@ -5,10 +5,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
-import plotille
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,6 +18,9 @@ from rich.table import Table
 from controller.errors import ConfigError
 from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.printable import printable
+
+if TYPE_CHECKING:
+    import plotille
 
 
 class Terminal(Console):
@@ -99,7 +101,7 @@ def terminal_plot(
     y_limits: tuple[float, float],
     tick_texts: tuple[Callable[[float], str], Callable[[float], str]],
     in_colour: bool,
-) -> plotille.Figure:
+) -> "plotille.Figure":
     """Return an empty plot of the terminal; each pair is for x and y.
 
     Args:
@@ -110,6 +112,8 @@ def terminal_plot(
         tick_texts: the text at a tick, from its value.
         in_colour: whether the terminal shows colours.
     """
+    import plotille  # noqa: PLC0415 — daemons load this module, too, and draw nothing
+
     figure = plotille.Figure()
     figure.width, figure.height = size
     figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False

@@ -102,7 +102,14 @@ def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
     Args:
         without_controller: why the verbs of the controller cannot be used; "" where they can.
     """
-    parser = argparse.ArgumentParser(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
+    absent = [entry.name for entry in _VERBS if without_controller and entry.module.startswith(CONTROLLER)]
+    epilog = f"Not here: {', '.join(absent)}; {without_controller}" if absent else EPILOG
+    parser = argparse.ArgumentParser(
+        prog="gridchase",
+        description="Power control for GPU training.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter if absent else argparse.HelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
     levels = parser.add_argument_group("logging")
     levels.add_argument(
@@ -112,6 +119,8 @@ def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
     for entry in _VERBS:
         description = f"gridchase {entry.name}: {entry.description or entry.what}."
-        missing = without_controller if entry.module.startswith(CONTROLLER) else ""
-        verbs.add_parser(entry.name, module=entry.module, missing=missing, help=entry.what, description=description)
+        if entry.name in absent:  # known, and not offered
+            verbs.add_parser(entry.name, missing=without_controller)
+        else:
+            verbs.add_parser(entry.name, module=entry.module, help=entry.what, description=description)
     return parser
