@@ -44,7 +44,8 @@ def print_json(report: object) -> None:
 
 
 def _json_escape(character: str) -> str:
-    return character if character.isprintable() else json.dumps(character)[1:-1]
+    is_plain = character.isprintable() and character.encode(sys.stdout.encoding or "utf-8", "replace") != b"?"
+    return character if is_plain else json.dumps(character)[1:-1]
 
 
 def _printable_lines(text: str) -> str:

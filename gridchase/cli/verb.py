@@ -6,6 +6,9 @@ the exit code. It also sets `outlives_terminal` where the verb has to end in ord
 """
 
 import argparse
+import codecs
+import io
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -18,6 +21,10 @@ VERSION: Final = version("gridchase")
 EPILOG: Final = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
 CONTROLLER: Final = "controller."
 """The modules of verbs that need the controller begin so."""
+
+
+_HANDLER: Final = "gridchase"
+_SUBSTITUTES: Final = {"✓": "+", "✗": "x", "…": "...", "±": "+-", "–": "-", "→": "->", "×": "x"}  # noqa: RUF001
 
 
 class _Entry(NamedTuple):
@@ -94,6 +101,20 @@ class Verb(argparse.ArgumentParser):
         if module is not None:
             import_module(module).add_arguments(self)
         return super().parse_known_args(args, namespace)
+
+
+def take_any_text() -> None:
+    """Let standard output and error take what their encoding has not: a substitute or `?` stands there."""
+    codecs.register_error(_HANDLER, _substitute)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _substitute(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_SUBSTITUTES.get(one, "?") for one in error.object[error.start : error.end]), error.end
 
 
 def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
