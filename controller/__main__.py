@@ -3,6 +3,7 @@
 import sys
 
 from controller.stop_signals import handle_stop_signals, ignore_stop_signals, is_stop_requested
+from gridchase.cli.install import install_command
 
 
 def main() -> int:
@@ -23,9 +24,7 @@ def _main() -> int:
         package = (error.name or "").partition(".")[0]
         if package in {"", "controller", "gridchase", "policies", "publishers"}:
             raise
-        print(  # noqa: T201 — the command line speaks
-            f"gridchase: {package} is not installed: pip install 'gridchase[controller]'", file=sys.stderr
-        )
+        print(f"gridchase: {package} is not installed: {install_command()}", file=sys.stderr)  # noqa: T201 — speaks
         return 2
     if is_stop_requested() and not options.defers_stops:  # nothing was begun
         return 0

@@ -212,5 +212,6 @@ class RunPauses:
             node=self._node,
             pause_id=pause.pause_id,
             until_ns=until_ns if command == "pause" else None,
+            for_s=pause.for_s if command == "pause" else None,
         )
         self._bus.publish(self._topics.run(key, "command"), encode(message), qos=1)

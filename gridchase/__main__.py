@@ -12,18 +12,15 @@ from typing import Final
 
 BASE_VERBS: Final = ("doctor", "run")
 """The verbs that need the base install alone."""
-_REMEDY: Final = "pip install 'gridchase[controller]'"
 
 
 def main() -> int:
     """Run `gridchase` and return its exit code."""
     verb = _verb(sys.argv[1:])
-    without_controller = ""
-    if verb is not None and verb not in BASE_VERBS:
-        without_controller = _why_without_controller()
-        if not without_controller:
-            code: int = importlib.import_module("controller.__main__").main()
-            return code
+    without_controller = "" if verb in BASE_VERBS else _why_without_controller()
+    if verb is not None and verb not in BASE_VERBS and not without_controller:
+        code: int = importlib.import_module("controller.__main__").main()
+        return code
     from gridchase.cli.main import main as run_base_verb  # noqa: PLC0415 — the controller handles stop signals first
 
     return run_base_verb(without_controller=without_controller)
@@ -45,11 +42,17 @@ def _why_without_controller() -> str:
         return f"it needs Linux, and this is {sys.platform}"
     spec = importlib.util.find_spec("controller")
     if spec is None:
-        return f"this is the training side alone: {_REMEDY}"
+        return f"this is the training side alone: {_remedy()}"
     folders = spec.submodule_search_locations or ()
     if any(os.path.isfile(os.path.join(folder, "stop_signals.py")) for folder in folders):  # noqa: PTH113, PTH118
         return ""
-    return f"the package `controller` here is another one, {spec.origin}; in an environment of its own: {_REMEDY}"
+    return f"the package `controller` here is another one, {spec.origin}; in an environment of its own: {_remedy()}"
+
+
+def _remedy() -> str:
+    from gridchase.cli.install import install_command  # noqa: PLC0415 — the controller handles stop signals first
+
+    return install_command()
 
 
 if __name__ == "__main__":

@@ -392,6 +392,7 @@ class FixedProvider:
         self.series = series
         self.kind: SignalKind = series.kind if series else "average"
         self.error: Exception | None = None
+        self.losses = ""
         self.n_asked = 0
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:

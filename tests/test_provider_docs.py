@@ -61,6 +61,15 @@ def test_the_example_is_valid_for_carbon_or_for_prices(kind: str, name: str) -> 
             pytest.fail(f"{text}: {error}")
 
 
+@pytest.mark.parametrize("name", SECTIONS)
+def test_an_example_is_valid_as_it_stands(name: str) -> None:
+    kind = "carbon" if name in CATALOGUE["carbon"] else "price"
+    for fence in re.findall(r"(?s)```toml\n(.*?)```", SECTIONS[name]):
+        for table in tomllib.loads(fence)["signal"]["provider"]:
+            text = ", ".join(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in table.items())
+            load_config(None, [f"signal.kind={kind}", f"signal.provider=[{{{text}}}]"])
+
+
 def test_the_documented_file_units_are_the_known_ones() -> None:
     currencies = set(re.findall(r"`([a-z]{3})`", SECTIONS["csv"])) - {"csv"}
     assert currencies == set(trace._CURRENCIES)

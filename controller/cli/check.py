@@ -14,7 +14,7 @@ import msgspec
 
 from controller.cli.configuration import add_configuration
 from controller.cli.output import Terminal, print_json, shown
-from controller.cli.wiring import backend_of, losses_of, opened_sources, read_password
+from controller.cli.wiring import backend_of, opened_sources, read_password
 from controller.clock import SystemClock
 from controller.config import Config, SignalConfig, load_config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
@@ -142,6 +142,11 @@ async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
         result.enforced_power_limit_w = live.enforced_power_limit_w
         result.power_w = sample.power_w
         result.has_energy_counter = sample.energy_j is not None
+        floor_w = max(limits.min_power_limit_w, config.gpu.min_power_limit_w)
+        if floor_w == live.requested_power_limit_w:
+            result.faults.append(
+                f"its lowest limit is its current one, {floor_w:g} W, which is never exceeded: nothing can be saved"
+            )
         if config.gpu.min_power_limit_w > live.requested_power_limit_w:
             result.faults.append(
                 f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above the current limit, "
@@ -260,11 +265,10 @@ async def _check_provider(config: SignalConfig, number: int, *, now_s: float) ->
 async def _ask(source: Source, *, what: str, now_s: float) -> Finding:
     provider = source.provider
     history = await provider.fetch_history(since_s=now_s - LOOK_BACK_S, now_s=now_s)
-    losses = losses_of(provider)
-    name = f"{provider.name} ({losses})" if losses else provider.name
+    name = f"{provider.name} ({provider.losses})" if provider.losses else provider.name
     age_s = history.age_s(now_s) if history is not None else float("inf")
     if history is None or age_s > max(source.max_age_s, source.lag_s):
-        fault = f"{provider.name} has no current value: the plan will not follow the grid"
+        fault = f"{name} has no current value: the plan will not follow the grid"
         return Finding(what=what, found=name, fault=fault)
     try:
         forecast = await provider.fetch_forecast(now_s=now_s, until_s=now_s + LOOK_AHEAD_S)

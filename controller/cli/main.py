@@ -16,7 +16,7 @@ from typing import Final
 from controller.cli.lasting_output import lasting_output
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError, leaf_errors
 from controller.stop_signals import default_stop_signals
-from gridchase.cli.verb import command_line
+from gridchase.cli.verb import command_line, take_any_text
 from policies.service.errors import PolicyError, RequestError
 from publishers.errors import BrokerError
 from publishers.shared.log_lines import line_handler
@@ -40,6 +40,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         SystemExit: the arguments ask for help or the version (0), or are invalid (2).
         ModuleNotFoundError: only the training side is installed.
     """
+    take_any_text()
     return command_line().parse_args(arguments)
 
 

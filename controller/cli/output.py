@@ -7,10 +7,9 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
-import plotille
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,6 +20,9 @@ from rich.table import Table
 from controller.errors import ConfigError
 from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.printable import printable
+
+if TYPE_CHECKING:
+    import plotille
 
 
 class Terminal(Console):
@@ -55,7 +57,8 @@ def print_json(report: object) -> None:
 
 
 def _json_escape(character: str) -> str:
-    return character if character.isprintable() else json.dumps(character)[1:-1]
+    is_plain = character.isprintable() and character.encode(sys.stdout.encoding or "utf-8", "replace") != b"?"
+    return character if is_plain else json.dumps(character)[1:-1]
 
 
 def _printable_lines(text: str) -> str:
@@ -112,7 +115,7 @@ def terminal_plot(
     y_limits: tuple[float, float],
     tick_texts: tuple[Callable[[float], str], Callable[[float], str]],
     in_colour: bool,
-) -> plotille.Figure:
+) -> "plotille.Figure":
     """Return an empty plot of the terminal; each pair is for x and y.
 
     Args:
@@ -123,6 +126,8 @@ def terminal_plot(
         tick_texts: the text at a tick, from its value.
         in_colour: whether the terminal shows colours.
     """
+    import plotille  # noqa: PLC0415 — daemons load this module, too, and draw nothing
+
     figure = plotille.Figure()
     figure.width, figure.height = size
     figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False

@@ -58,7 +58,7 @@ class SignalReport:
         forecast: the forecast with its interval, or None.
         age_s: the time since the last known value ended [s].
         scores: the errors of forecasts recomputed for the last week, or None if the history is too short.
-        faults: the errors of the providers that were asked.
+        faults: the errors of the providers that were asked, and why one had nothing to use.
     """
 
     freshness: Freshness
@@ -128,7 +128,7 @@ async def _read_signal(config: Config) -> SignalReport:
         forecast=source.forecast if source is not None else None,
         age_s=known.age_s(now_s) if known is not None else float("inf"),
         scores=_scores(known, now_s),
-        faults=[fault for state in feed.sources for fault in (state.fault, state.forecast_fault) if fault],
+        faults=[fault for state in feed.sources for fault in (state.fault, state.lack, state.forecast_fault) if fault],
     )
 
 

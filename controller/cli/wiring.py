@@ -15,10 +15,8 @@ from controller.gpu.simulation.backend import default_simulation
 from controller.ports import Backend
 from controller.signal.history_store import HistoryStore
 from gridchase.cli.verb import VERSION
-from policies.providers.base import Provider
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
 from policies.providers.sources.constant import ConstantProvider
-from policies.providers.sources.csv_file import CsvProvider
 from publishers.messages.codec import Outgoing
 from publishers.messages.topics import Topics
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
@@ -44,7 +42,7 @@ async def opened_node(
     async with opened_sources(config.signal) as sources:
         with opened_store(config) as store:
             for source in sources:
-                if losses := losses_of(source.provider):
+                if losses := source.provider.losses:
                     _LOGGER.warning("%s has %s; missing values are not interpolated", source.provider.name, losses)
             yield NodeContext(
                 config=config,
@@ -93,11 +91,6 @@ def opened_store(config: Config, *, is_read_only: bool = False) -> Iterator[Hist
         yield store
     finally:
         store.close()
-
-
-def losses_of(provider: Provider) -> str:
-    """Return the text of gaps and missing values in the signal's file; "" if there are none, or no file."""
-    return provider.trace.losses if isinstance(provider, CsvProvider) else ""
 
 
 def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:

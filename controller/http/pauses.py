@@ -1,4 +1,6 @@
-"""What people ask of runs over HTTP: to pause, to resume, and how that stands. Each request needs a token.
+"""What people ask of runs over HTTP: to pause, to resume, and how that stands.
+
+Each request needs a token, but for those of this machine that only read.
 
 GET  /v1/runs
 GET  /v1/jobs/{user}/{job}/runs/{run}/pause
@@ -20,7 +22,7 @@ from controller.ports import Pauses
 from publishers.messages.topics import RunKey
 from publishers.shared.http.problems import ProblemError
 from publishers.shared.http.requests import BODY_TIMEOUT_S, path_name, path_user, read_json
-from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
+from publishers.shared.http.server import ConcurrencyLimit, Route, is_loopback, json_response
 
 PATH: Final = "/v1/jobs/{user}/{job}/runs/{run}"
 MAX_BODY_BYTES: Final = 4_096
@@ -62,13 +64,17 @@ def pause_routes(pauses: Pauses, authenticate: Authenticate) -> list[Route]:
         key, body = _key_of(request), await _read(request, ResumeRequest)
         return json_response(pauses.resume(key, why=body.why, by=client))
 
+    async def authenticate_reader(request: web.Request) -> str:
+        is_local = is_loopback(request.remote or "") and "Authorization" not in request.headers
+        return "" if is_local else await authenticate(request)
+
     routes = (
-        Route(name="listRuns", path="/v1/runs", handle=list_runs),
-        Route(name="showPause", path=f"{PATH}/pause", handle=show),
-        Route(name="pause", method="POST", path=f"{PATH}/pause", handle=pause),
-        Route(name="resume", method="POST", path=f"{PATH}/resume", handle=resume),
+        Route(name="listRuns", path="/v1/runs", handle=list_runs, authenticate=authenticate_reader),
+        Route(name="showPause", path=f"{PATH}/pause", handle=show, authenticate=authenticate_reader),
+        Route(name="pause", method="POST", path=f"{PATH}/pause", handle=pause, authenticate=authenticate),
+        Route(name="resume", method="POST", path=f"{PATH}/resume", handle=resume, authenticate=authenticate),
     )
-    return [replace(route, authenticate=authenticate, limit=limit) for route in routes]
+    return [replace(route, limit=limit) for route in routes]
 
 
 def to_problem(error: Exception) -> ProblemError | None:

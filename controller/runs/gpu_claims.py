@@ -8,7 +8,8 @@ from typing import Final
 from controller.ports import UNLISTED, Blocked, Gpu
 from publishers.messages.topics import RunKey
 
-MIN_UUID_PREFIX: Final = 8
+_UUID_HEAD: Final = "GPU-"
+"""What every UUID begins with: alone it names none."""
 _REASONS: Final = {
     "shared": "another tenant computes on a GPU of the run: a limit would affect both",
     "claim_unproven": "the driver does not show that the run computes on its GPUs",
@@ -99,7 +100,7 @@ class GpuClaims:
 
 
 def resolve(reference: str | int, gpus: Sequence[Gpu]) -> Gpu | ClaimRejection:
-    """Return the GPU that a training process means by a UUID, the beginning of one, or an index on its node.
+    """Return the GPU that a training process means by a UUID, the beginning of one alone, or an index on its node.
 
     `CUDA_VISIBLE_DEVICES` may hold any of them, and MIG instances, whose limit would affect every tenant of the board.
     """
@@ -107,16 +108,17 @@ def resolve(reference: str | int, gpus: Sequence[Gpu]) -> Gpu | ClaimRejection:
         return ClaimRejection(
             code="mig_instance", detail=f"{reference} is a MIG instance: a limit would affect every tenant"
         )
-    if not is_index(reference):
+    if isinstance(reference, str) and not is_index(reference):
         found = [gpu for gpu in gpus if gpu.uuid == reference]
-        if not found and len(str(reference)) >= MIN_UUID_PREFIX:
-            found = [gpu for gpu in gpus if gpu.uuid.startswith(str(reference))]
+        if not found and reference.startswith(_UUID_HEAD) and reference != _UUID_HEAD:
+            found = [gpu for gpu in gpus if gpu.uuid.startswith(reference)]
     else:
         found = [gpu for gpu in gpus if UNLISTED != gpu.index == int(reference)]
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in gpus if gpu.index != UNLISTED) or "none"
-    return ClaimRejection(code="gpu_unknown", detail=f"there is no GPU {reference!r} on this node; it has {known}")
+    fault = f"{reference!r} is the beginning of {len(found)} GPUs" if found else f"there is no GPU {reference!r}"
+    return ClaimRejection(code="gpu_unknown", detail=f"{fault} on this node; it has {known}")
 
 
 def is_index(reference: str | int) -> bool:

@@ -6,6 +6,7 @@ Each transition is logged once and published, and is the reason given for decisi
 the chain is polled only while none above it is fresh.
 """
 
+import asyncio
 import logging
 import math
 from collections.abc import Sequence
@@ -143,19 +144,42 @@ class SignalFeed:
         return _provenance(self._best, first=self._sources[0])
 
     async def run(self, publisher: TopicPublisher[GridSignal]) -> None:
-        """Refresh at once, then once a period, each node at its own moments; publish what is new."""
+        """Refresh at once, then once a period, each node at its own moments; publish what is new.
+
+        The first value that a source sends by itself does not wait for that, where it has none that is current.
+        """
         tick_s, pause_s = self._clock.now_s(), (self._jitter_ratio or 1.0) * self._period_s
         try:
             while True:
-                await self.refresh()
-                if (message := self.new_message()) is not None:
-                    publisher.publish(message)
+                await self._refresh_and_publish(publisher)
                 tick_s = next_tick_s(tick_s, period_s=pause_s, now_s=self._clock.now_s())
-                await self._clock.sleep_until(tick_s)
+                if await self._has_news_before(tick_s):  # once a period, however many messages come
+                    await self._refresh_and_publish(publisher)
+                    await self._clock.sleep_until(tick_s)
                 pause_s = self._period_s  # only the first one differs from node to node
         finally:
             for state in self._sources:
                 state.save(self._clock.now_s())
+
+    async def _refresh_and_publish(self, publisher: TopicPublisher[GridSignal]) -> None:
+        await self.refresh()
+        if (message := self.new_message()) is not None:
+            publisher.publish(message)
+
+    async def _has_news_before(self, tick_s: float) -> bool:
+        """Wait for a tick [Unix s]; return earlier, and True, once a pushed source that was not fresh has sent."""
+        late = [
+            state
+            for position, state in enumerate(self._sources)
+            if state.is_pushed and position not in self._fresh_since_s
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            tick = tasks.create_task(self._clock.sleep_until(tick_s), name="tick")
+            news = [tasks.create_task(state.await_news(), name=f"news[{state.name}]") for state in late]
+            await asyncio.wait([tick, *news], return_when=asyncio.FIRST_COMPLETED)
+            for task in (tick, *news):
+                task.cancel()
+        return tick.cancelled()
 
     async def refresh(self) -> None:
         """Poll the providers that are due, down the chain to the first that is fresh, and take the best."""
@@ -247,5 +271,6 @@ def _provenance(best: _Candidate, *, first: SourceState) -> Provenance:
         source = extrapolated  # always late: its present value is a forecast
     if best.is_fresh and best.position == 0:
         return Provenance(source=source)
-    why = first.fault or f"{first.name} has no new value"
+    no_new = f"{first.name} has no new value" + (f" ({first.losses})" if first.losses else "")
+    why = first.fault or first.lack or no_new
     return Provenance(source=source, reason=DEGRADED_REASONS[current.freshness], detail=f"{why}; {instead}")

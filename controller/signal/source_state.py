@@ -3,6 +3,7 @@
 While a provider fails, its last values remain and age; `policies.vocabulary.freshness` says how far they can be used.
 """
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import Final
@@ -12,6 +13,7 @@ import numpy as np
 from controller.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
+from policies.providers.base import PushProvider
 from policies.providers.catalogue import Source
 from policies.providers.forecast_reach import ForecastReach
 from policies.providers.poll_schedule import PollSchedule, RateLimit
@@ -52,12 +54,15 @@ class SourceState:
         source: the provider, and how long its values may be held.
         known: all values that it has given, up to 60 days; None before the first.
         forecast: the latest forecast, with its interval; None if there is none.
+        losses: what its last history left out, in words; "" if nothing.
+        lack: why its last history had nothing to use; "" where it had something, and where the poll failed.
     """
 
     def __init__(self, source: Source, *, store: HistoryStore | None, jitter_ratio: float) -> None:
         self.source = source
         self.known: Signal | None = None
         self.forecast: Forecast | None = None
+        self.losses = self.lack = ""
         rate_limit = RateLimit()
         self._history_polls, self._backfill_polls, self._forecast_polls = (
             PollSchedule(source.provider, lag_s=source.lag_s, jitter_ratio=jitter_ratio, rate_limit=rate_limit)
@@ -107,13 +112,25 @@ class SourceState:
         if self._history_polls.is_due(now_s):
             answer = await self._history_polls.poll(self._fetch_history(BACKFILL_REACHES_S[0], now_s), now_s=now_s)
             self._add(answer, now_s)
-            self._history_log.report(self.fault and f"no history: {self.fault}")
+            self._note_losses(answer)
         if not self.fault and self._forecast_polls.is_due(now_s):
             await self._poll_forecast(now_s)
         if not self.fault and self._n_backfills < len(BACKFILL_REACHES_S) and self._backfill_polls.is_due(now_s):
             await self._backfill(now_s)
         if is_due(self._next_save_s, period_s=SAVE_PERIOD_S, now_s=now_s):
             self.save(now_s)
+
+    @property
+    def is_pushed(self) -> bool:
+        """Return whether its source sends by itself."""
+        return isinstance(self.source.provider, PushProvider)
+
+    async def await_news(self) -> None:
+        """Return once its source has sent a value, and make the next poll due; for ever where it does not send."""
+        provider = self.source.provider
+        await (provider.news if isinstance(provider, PushProvider) else asyncio.Event()).wait()
+        self._history_polls.reset()
+        self._forecast_polls.reset()
 
     def save(self, now_s: float) -> None:
         """Save what has changed, with future prices that are settled: they are known after a restart, too."""
@@ -204,6 +221,16 @@ class SourceState:
             merged = answer if before is None or not is_same_series(before, answer) else before.revised(answer)
             self._set_known(merged.between(now_s - HISTORY_S, np.inf))
             self._is_unsaved |= before is None or not _has_same_values(before, merged)
+
+    def _note_losses(self, answer: Signal | None) -> None:
+        """Note what an answer left out, and log once why none came, or one with nothing to use."""
+        self.losses = self.lack = ""
+        if not self.fault:
+            self.losses = self.source.provider.losses
+        if not self.fault and (answer is None or not np.isfinite(answer.values).any()):
+            self.lack = f"{self.name}: {self.losses or 'it has no values'}"
+        why = self.fault or self.lack
+        self._history_log.report(why and f"no history: {why}")
 
     def _set_known(self, known: Signal) -> None:
         """Replace what is known; values that no grid can have are not used, and each is logged once."""

@@ -18,8 +18,7 @@ from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.topic_probe import Party, probe_routes, publish_and_wait
 from publishers.shared.printable import printable
-from publishers.training.coerce import is_switched_on
-from publishers.training.reporting.run_report import QUIET
+from publishers.training.coerce import QUIET, is_switched_on
 from publishers.training.run.run_search import RunSearch
 from publishers.training.settings import (
     BROKER_SETTINGS,

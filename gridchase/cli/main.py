@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gridchase.cli.verb import command_line
+from gridchase.cli.verb import command_line, take_any_text
 from publishers.shared.log_lines import line_handler
 
 
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None, *, without_controller: str = ""
     Raises:
         SystemExit: the arguments ask for help or the version (0), are invalid, or name a verb of the controller (2).
     """
+    take_any_text()
     options = command_line(without_controller=without_controller).parse_args(arguments)
     if options.log_level:
         logging.basicConfig(level=options.log_level.upper(), handlers=[line_handler(sys.stderr)])

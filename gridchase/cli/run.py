@@ -1,6 +1,7 @@
 """`gridchase run -- COMMAND…`: publishes what a training script trains, without a line in it.
 
-It sets the environment, then becomes the command: exit code, signals and process id are the command's own.
+It sets the environment, then becomes the command: exit code, signals and process id are the command's own. Where
+nothing was published, a process that is left behind says so at the end (`run_watcher.py`).
 """
 
 import argparse
@@ -14,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from gridchase.cli.run_watcher import forget, watched
 from publishers.messages.topics import is_name
 
 _BOOTSTRAP: Final = "publishers.training.frameworks.bootstrap"
@@ -53,7 +55,11 @@ def _run(verb: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     given = {name: getattr(options, "run_id" if name == "run" else name) for name in VARIABLES}
     if given["job"] is not None and not is_name(given["job"]):
         verb.error(f"--job {given['job']!r}: must be 1 to {_MAX_NAME} of A-Z a-z 0-9 . _ -")
-    return become(command, environment(command, os.environ, given))
+    environ = environment(command, os.environ, given)
+    environ = watched(environ, environ["GRIDCHASE_JOB"])
+    code = become(command, environ)
+    forget(environ)
+    return code
 
 
 def environment(command: Sequence[str], environ: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:

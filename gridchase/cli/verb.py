@@ -6,7 +6,10 @@ the exit code. It also sets `outlives_terminal` where the verb has to end in ord
 """
 
 import argparse
+import codecs
+import io
 import re
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -19,6 +22,10 @@ VERSION: Final = version("gridchase")
 EPILOG: Final = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
 CONTROLLER: Final = "controller."
 """The modules of verbs that need the controller begin so."""
+
+
+_HANDLER: Final = "gridchase"
+_SUBSTITUTES: Final = {"✓": "+", "✗": "x", "…": "...", "±": "+-", "–": "-", "→": "->", "×": "x"}  # noqa: RUF001
 
 
 class _Entry(NamedTuple):
@@ -113,13 +120,34 @@ class _CommandLine(argparse.ArgumentParser):
         super().error(message)
 
 
+def take_any_text() -> None:
+    """Let standard output and error take what their encoding has not: a substitute or `?` stands there."""
+    codecs.register_error(_HANDLER, _substitute)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _substitute(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_SUBSTITUTES.get(one, "?") for one in error.object[error.start : error.end]), error.end
+
+
 def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
     """Return the parser of `gridchase`.
 
     Args:
         without_controller: why the verbs of the controller cannot be used; "" where they can.
     """
-    parser = _CommandLine(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
+    absent = [entry.name for entry in _VERBS if without_controller and entry.module.startswith(CONTROLLER)]
+    epilog = f"Not here: {', '.join(absent)}; {without_controller}" if absent else EPILOG
+    parser = _CommandLine(
+        prog="gridchase",
+        description="Power control for GPU training.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter if absent else argparse.HelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
     levels = parser.add_argument_group("logging")
     levels.add_argument(
@@ -129,6 +157,8 @@ def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
     for entry in _VERBS:
         description = f"gridchase {entry.name}: {entry.description or entry.what}."
-        missing = without_controller if entry.module.startswith(CONTROLLER) else ""
-        verbs.add_parser(entry.name, module=entry.module, missing=missing, help=entry.what, description=description)
+        if entry.name in absent:  # known, and not offered
+            verbs.add_parser(entry.name, missing=without_controller)
+        else:
+            verbs.add_parser(entry.name, module=entry.module, help=entry.what, description=description)
     return parser

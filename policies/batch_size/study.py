@@ -1,7 +1,7 @@
 """The data on a recurring job from which its next batch size is chosen."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
@@ -158,3 +158,9 @@ class Belief:
     cost_upper: float | None
     log_cost_sd: float | None
     score: float | None = None
+
+
+def best_reached(beliefs: Iterable[Belief]) -> Belief | None:
+    """Return that of least expected cost among the batch sizes that have reached the target and can run; None: none."""
+    seen = [belief for belief in beliefs if belief.n_reached and not belief.is_pruned and belief.cost is not None]
+    return min(seen, key=lambda belief: belief.cost or 0.0, default=None)

@@ -39,9 +39,11 @@ FIRST_JUDGED_N: Final = SKIPPED + LEAST_N
 REFUSED_N: Final = 128
 """Nothing is refused before so many intervals …"""
 REFUSED_FAULTS: Final = 2
-"""… and so many judgements in a row; each comes after as many intervals more, and …"""
+"""… so many judgements in a row, each after as many intervals more, …"""
+REFUSED_S: Final = 30.0
+"""… and this time of the run: in less no curve is measured, whatever its iterations are like."""
 JUDGED_AGAIN_S: Final = 10.0
-"""… after this time of the run."""
+"""Later judgements come so long after the one before."""
 
 PLAIN: Final = Rhythm(iteration_time_s=0.0, n_iterations=0)
 """What a run is taken for before it is judged."""
@@ -97,7 +99,7 @@ class RhythmTracker:
         self.standing, self.rhythm = "unknown", PLAIN
         self._recent: deque[Intervals] = deque()
         self._n_recent = self._n_seen = self._n_faults = 0
-        self._due_n, self._since_s = FIRST_JUDGED_N, 0.0
+        self._due_n, self._since_s, self._seen_s = FIRST_JUDGED_N, 0.0, 0.0
 
     @property
     def fault(self) -> Fault | None:
@@ -124,7 +126,8 @@ class RhythmTracker:
             self.unit, self.regime = self.unit + 1, self.regime + 1
         n = len(new.times_s)
         self._recent.append(new)
-        self._n_recent, self._n_seen, self._since_s = self._n_recent + n, self._n_seen + n, self._since_s + duration_s
+        self._n_recent, self._n_seen = self._n_recent + n, self._n_seen + n
+        self._since_s, self._seen_s = self._since_s + duration_s, self._seen_s + duration_s
         while self._n_recent - len(self._recent[0].times_s) >= KEPT_N:
             self._n_recent -= len(self._recent.popleft().times_s)
         if self._n_seen >= self._due_n:
@@ -174,7 +177,9 @@ class RhythmTracker:
             return "known"
         if self._n_seen < REFUSED_N:
             return "unknown"
-        return "refused" if self._n_faults >= REFUSED_FAULTS else self.standing
+        if self._n_faults < REFUSED_FAULTS:
+            return self.standing
+        return "refused" if self._seen_s >= REFUSED_S else "unknown"
 
 
 def rhythm_of_run(ranks: Iterable[RhythmTracker]) -> RunRhythm:

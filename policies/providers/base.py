@@ -1,8 +1,9 @@
 """The interface of a signal provider, its settings, and its errors."""
 
+import asyncio
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Protocol, runtime_checkable
 
 from msgspec import Meta, Struct
 from yarl import URL
@@ -57,6 +58,11 @@ class Provider(Protocol):
         """Return how often it has a new value [s]: it is polled once a step. Infinite if nothing ever changes."""
         ...
 
+    @property
+    def losses(self) -> str:
+        """Return what its last history leaves out, in words: how many values, and why; "" if nothing."""
+        ...
+
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values that hold after `since_s` and start by `now_s`, or None if nothing is known.
 
@@ -75,6 +81,17 @@ class Provider(Protocol):
             SignalError: the source failed.
         """
         ...
+
+
+@runtime_checkable
+class PushProvider(Provider, Protocol):
+    """A provider whose source sends by itself.
+
+    Attributes:
+        news: set when a value comes, and cleared by the poll that returns it.
+    """
+
+    news: asyncio.Event
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,8 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -88,6 +89,27 @@ def build_signal(
         ends_s=float(starts_s[-1]) + step_s,
         issued_at_s=updated_at_s if issued_at_s is None else issued_at_s,
     )
+
+
+def describe_losses(points: Iterable[Point], *, kind: SignalKind, missing: str, others: Mapping[str, int]) -> str:
+    """Return how many values `build_signal` leaves out, and why, in words; "" if none.
+
+    Args:
+        points: the values.
+        kind: what they are.
+        missing: the reason for those that are None or not finite.
+        others: how many were left out before, by the reason.
+
+    >>> points = [Point(0.0, 0.0), Point(1.0, None), Point(2.0, 300.0)]
+    >>> describe_losses(points, kind="average", missing="without a value", others={"of another market": 2})
+    'left out: 2 of another market, 1 not above 0, 1 without a value'
+    """
+    counts = Counter(others)
+    for point in _newest(points):
+        if math.isnan(_value(point.value, kind)):
+            counts[missing if point.value is None or not math.isfinite(point.value) else "not above 0"] += 1
+    told = [f"{n} {why}" for why, n in counts.items() if n]
+    return f"left out: {', '.join(told)}" if told else ""
 
 
 def _newest(points: Iterable[Point]) -> list[Point]:

@@ -1,19 +1,25 @@
 """Base classes of providers of one zone: they turn values into a signal."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
 from policies.providers.series import (
     LOOK_BACK_S,
     Point,
     build_signal,
+    describe_losses,
+    format_iso,
     future_points,
     infer_step_s,
     parse_iso_s,
     past_points,
 )
 from policies.vocabulary.signal import Signal, SignalKind
+
+NO_OTHERS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class ZoneProvider:
@@ -26,18 +32,56 @@ class ZoneProvider:
         source: the source, as its licence wants it named; by default the name.
         unit: the unit of the values.
         step_s: how often there is a new value [s].
+
+    Attributes:
+        losses: what its last history leaves out; where that leaves nothing to use, always a reason.
+        missing_because: why its answers have no value where one is missing.
+        empty_because: why an answer has no values at all.
     """
+
+    missing_because = "without a value"
 
     def __init__(
         self, *, name: str, kind: SignalKind, zone: str, step_s: float, source: str = "", unit: str = "g/kWh"
     ) -> None:
         self.name = name
+        self.losses = ""
+        self.empty_because = f"the answer has no values of zone {zone}, which may have another name there"
         self.kind: SignalKind = kind
         self.step_s = step_s
         self._zone = zone
         self._source = source or name
         self._unit = unit
         self._time_s = partial(parse_iso_s, source=name)
+
+    def _history(
+        self,
+        points: Sequence[Point],
+        *,
+        since_s: float,
+        now_s: float,
+        step_s: float | None = None,
+        unit: str | None = None,
+        others: Mapping[str, int] = NO_OTHERS,
+    ) -> Signal | None:
+        """Return the signal of the points that hold after `since_s` and start by `now_s`, and set `losses`.
+
+        Args:
+            points: the points of an answer.
+            since_s: the start of the range [Unix s].
+            now_s: the time [Unix s].
+            step_s: how long a value holds [s]; the provider's step by default.
+            unit: the unit; the provider's by default.
+            others: how many values were left out before, by the reason.
+        """
+        past = past_points(points, since_s=since_s, now_s=now_s, step_s=step_s or self.step_s)
+        signal = self._signal(past, now_s=now_s, step_s=step_s, unit=unit)
+        if not past:
+            others = {**others, f"not of {format_iso(since_s)} to {format_iso(now_s)}": len(points)}
+        self.losses = describe_losses(past, kind=self.kind, missing=self.missing_because, others=others)
+        if signal is None:
+            self.losses = self.losses or self.empty_because
+        return signal
 
     def _signal(
         self,
@@ -89,9 +133,7 @@ class RangeQueryProvider(ZoneProvider, ABC):
         since_s = max(since_s, now_s - LOOK_BACK_S)
         points = await self._query_past(since_s=since_s, now_s=now_s)
         step_s = infer_step_s(points, otherwise_s=self.step_s, longest_s=self._longest_step_s)
-        return self._signal(
-            past_points(points, since_s=since_s, now_s=now_s, step_s=step_s), now_s=now_s, step_s=step_s
-        )
+        return self._history(points, since_s=since_s, now_s=now_s, step_s=step_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the known values that start between `now_s` and `until_s`."""

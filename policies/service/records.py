@@ -207,7 +207,7 @@ class Posterior(Record, frozen=True, kw_only=True):
 
 
 class JobSummary(Record, frozen=True, kw_only=True):
-    """A line of the list of jobs. `best_batch_size` has the least expected cost; None before the first end."""
+    """A line of the list of jobs. `best_batch_size`: as in `best_reached`; None before the first run did."""
 
     user: User
     name: Name

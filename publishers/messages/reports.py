@@ -261,7 +261,7 @@ class Command(Message, frozen=True, kw_only=True):
 
     `pause` and `resume` carry that machine's `boot_id`, and the `pause_id` of one pause, which ends once, for good. It
     holds until `until_ns`, by the clock of that machine, and longer only where it is sent again with a later one: so a
-    controller that falls silent holds nobody.
+    controller that falls silent holds nobody. `for_s` is how long it was asked for, from when it begins [s].
     """
 
     time_s: TimeS | None = None
@@ -274,6 +274,7 @@ class Command(Message, frozen=True, kw_only=True):
     node: Name | None = None
     pause_id: Name | None = None
     until_ns: TimeNs | None = None
+    for_s: Amount | None = None
 
 
 HEARD: Final = "heard"

@@ -193,7 +193,7 @@ async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
         from amqtt.session import Session  # noqa: PLC0415 — the same
     except ImportError as error:
         raise BrokerError(
-            "there is no broker: apt-get install mosquitto, or pip install 'gridchase[controller]'"
+            "there is no broker: apt-get install mosquitto, or pip install 'amqtt>=0.11.4,<0.13'"
         ) from error
     for name in ("amqtt", "transitions"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # it logs every packet, and a traceback for a lost client

@@ -38,7 +38,7 @@ class StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, unless the application has a handler for it, or it was written before."""
-        if _is_configured(logging.getLogger(record.name)) or not _speaks_for_node(self._environ):
+        if _is_configured(logging.getLogger(record.name)) or not speaks_for_node(self._environ):
             return
         text = printable_line(record.getMessage(), max_characters=MAX_CHARACTERS)
         if text in self._shown or len(self._shown) >= MAX_LINES:
@@ -80,7 +80,7 @@ def _is_configured(logger: logging.Logger | None) -> bool:
     return False
 
 
-def _speaks_for_node(environ: Mapping[str, str]) -> bool:
+def speaks_for_node(environ: Mapping[str, str]) -> bool:
     """Return whether this process is the first of its node, or alone."""
     for variable in ("LOCAL_RANK", "SLURM_LOCALID", "RANK", "SLURM_PROCID"):
         if rank := environ.get(variable):

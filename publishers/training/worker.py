@@ -489,7 +489,7 @@ class PublisherWorker:
         """Log that the broker came or went, once each."""
         connected, failure = connection.is_connected(), connection.failure
         self._never_connected = connection.connections == 0 and failure is not None
-        self.report.was_connected = connection.connections > 0
+        self.report.note_connections(connection.connections)
         if connected == self._was_connected or not (connected or failure):
             return
         self._was_connected = connected

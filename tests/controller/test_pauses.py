@@ -66,7 +66,7 @@ async def test_a_run_is_paused_when_the_training_says_so(tmp_path: Path) -> None
         (command,) = bench.commands()
         assert (command.command, command.reason, command.node) == ("pause", "the grid is short of power", NODE)
         assert (command.boot_id, RunKey(command.user or "", command.job or "", command.run or "")) == (BOOT_ID, KEY)
-        assert bench.left_s(command) == LEASE_S
+        assert (bench.left_s(command), command.for_s) == (LEASE_S, 120.0)
         bench.say_status(paused_since_ns=bench.clock.monotonic_ns())
         await asyncio.sleep(20)
         state = bench.pauses.state_of(KEY)

@@ -44,7 +44,8 @@ def told(*words: str, **variables: str) -> tuple[int, dict[str, Any]]:
     """Return the process id of `gridchase run`, and what the script below it tells of itself."""
     child = start(*words, **variables)
     stdout, stderr = child.communicate(timeout=60.0)
-    assert (child.returncode, stderr) == (0, "")
+    assert child.returncode == 0
+    assert stderr.startswith("gridchase run: nothing was published")
     return child.pid, json.loads(stdout)
 
 
@@ -77,8 +78,8 @@ def test_another_sitecustomize_is_run_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
-        ([sys.executable, "-c", "raise SystemExit(7)"], 7, ""),
-        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM, ""),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "around the data loader\n"),
+        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM, "around the data loader\n"),
         (["no-such-program"], 127, "gridchase run: no-such-program: not found\n"),
         ([str(Path(__file__).parent)], 126, f"gridchase run: {Path(__file__).parent}: Permission denied\n"),
         (["--job", "a b", "true"], 2, "--job 'a b': must be 1 to 64 of A-Z a-z 0-9 . _ -\n"),
@@ -90,7 +91,63 @@ def test_the_exit_code_is_that_of_the_command(words: Sequence[str], code: int, l
     _, stderr = child.communicate(timeout=60.0)
     assert child.returncode == code
     assert stderr.endswith(line)
-    assert bool(stderr) == bool(line)
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Path:
+    """Return a folder with a module that is called like PyTorch's optimizers, and makes a step."""
+    folder = tmp_path / "torch" / "optim"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    (folder / "optimizer.py").write_text("hooks = []\nregister_optimizer_step_pre_hook = hooks.append\n")
+    return tmp_path
+
+
+IMPORT = "import torch.optim.optimizer as o"
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["sh", "-c", "exit 3"], "no Python ran with the PYTHONPATH that it sets (append to that: "),
+        (["env", "PYTHONPATH=/src", sys.executable, "-c", "exit(3)"], "no Python ran with the PYTHONPATH"),
+        (["env", "-i", sys.executable, "-c", "exit(3)"], "no Python ran with the PYTHONPATH"),
+        ([sys.executable, "-c", "exit(3)"], "no framework that it knows was imported (PyTorch, "),
+        ([sys.executable, "-c", f"{IMPORT}; exit(3)"], "no PyTorch optimizer made a step and no `fit()` "),
+        (["sh", "-c", f"{sys.executable} -c '{IMPORT}'; exit 3"], "no PyTorch optimizer made a step"),
+    ],
+)
+def test_where_no_run_began_the_last_line_says_why_that_may_be(words: Sequence[str], why: str, framework: Path) -> None:
+    child = start("--job", "toy", *words, PYTHONPATH=str(framework))
+    _, stderr = child.communicate(timeout=60.0)
+    assert child.returncode == 3
+    assert stderr.startswith(f"gridchase run: nothing was published, since no process below it began a run: {why}")
+    assert stderr.endswith('publish_iterations(loader, job="toy") around the data loader\n')
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.live
+def test_where_a_run_began_nothing_is_said_and_the_command_has_no_child_of_ours(framework: Path) -> None:
+    script = f"{IMPORT}; o.hooks[0](); import os; os.wait()"
+    child = start("--broker", "mqtt://127.0.0.1:9", sys.executable, "-c", script, PYTHONPATH=str(framework))
+    _, stderr = child.communicate(timeout=60.0)
+    assert "ChildProcessError" in stderr
+    assert "gridchase run: " not in stderr
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("variables", [{"GRIDCHASE_QUIET": "1"}, {"GRIDCHASE_DISABLED": "1"}, {"LOCAL_RANK": "1"}])
+def test_who_wants_no_line_and_another_rank_of_the_node_get_none(variables: dict[str, str]) -> None:
+    assert start("sh", "-c", "exit 3", **variables).communicate(timeout=60.0) == ("", "")
+
+
+@pytest.mark.live
+def test_of_one_below_another_only_the_outer_speaks_and_no_file_is_left(tmp_path: Path) -> None:
+    _, stderr = start(*RUN, "sh", "-c", "exit 3", TMPDIR=str(tmp_path)).communicate(timeout=60.0)
+    assert stderr.count("gridchase run: ") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.live
@@ -102,7 +159,7 @@ def test_a_signal_reaches_the_command_itself(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=60.0)
     assert child.returncode == -signal.SIGINT
-    assert stderr.endswith("KeyboardInterrupt\n")
+    assert stderr.partition("gridchase run: ")[0].endswith("KeyboardInterrupt\n")
 
 
 @pytest.mark.live
@@ -123,7 +180,7 @@ def test_where_gridchase_is_not_installed_the_training_is_told_so_and_goes_on(tm
     stdout, stderr = child.communicate(timeout=60.0)
     assert (child.returncode, stdout) == (0, "True\n")
     assert stderr.startswith(f"gridchase: what {sys.executable} trains is not published: ModuleNotFoundError: ")
-    assert stderr.count("\n") == 1
+    assert stderr.count("\n") == 2
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """The command line where only the training side is installed, and where `controller` is somebody else's."""
 
+import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from gridchase.cli.install import command_for, install_command
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
@@ -40,7 +45,7 @@ def test_gridchase_says_what_is_missing_and_how_to_get_it(package: str) -> None:
     result = gridchase("check", without=package)
     assert result.returncode == 2
     assert f"{package} is not installed" in result.stderr
-    assert "pip install 'gridchase[controller]'" in result.stderr
+    assert result.stderr.endswith(f": {install_command()}\n")
     assert "Traceback" not in result.stderr
 
 
@@ -48,15 +53,62 @@ def test_gridchase_says_what_is_missing_and_how_to_get_it(package: str) -> None:
 def test_without_the_controller_its_verbs_say_how_to_get_it(verb: str) -> None:
     result = gridchase(verb, "--some-option", without="controller")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == (
-        f"gridchase {verb}: this is the training side alone: pip install 'gridchase[controller]'\n"
-    )
+    assert result.stderr == f"gridchase {verb}: this is the training side alone: {install_command()}\n"
 
 
-def test_without_the_controller_the_help_names_every_verb() -> None:
+def test_the_help_without_the_controller_offers_what_is_there() -> None:
     result = gridchase("--help", without="controller")
     assert (result.returncode, result.stderr) == (0, "")
-    assert {"doctor", "controller", "demo"} <= set(result.stdout.split())
+    verbs, _, absent = result.stdout.partition("Not here: ")
+    assert "doctor" in verbs
+    assert "simulated GPU" not in verbs
+    assert {"demo,", "up,", "replay,"} <= set(absent.split())
+    assert absent.endswith(f"; this is the training side alone: {install_command()}\n")
+
+
+def test_with_what_the_extra_of_the_policy_service_brings_its_verb_works() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    names = [
+        {re.split(r"[\[<>=]", line)[0] for line in extras[f"{who}-dependencies"]} for who in ("controller", "policy")
+    ]
+    others = names[0] - names[1] - {"gridchase"}
+    modules = {{"nvidia-ml-py": "pynvml"}.get(name, name) for name in others}
+    assert "amqtt" in modules
+    script = f"import sys; sys.modules.update(dict.fromkeys({modules!r})); from gridchase.__main__ import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", script, "policy", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'gridchase[controller]'"),
+        (
+            {"url": "file:///a%20b/g", "dir_info": {"editable": True}},
+            "pip install '/a b/g[controller]' '/a b/g/controller'",
+        ),
+        (
+            {"url": "file:///dist/gridchase-0.1.0-py3-none-any.whl", "archive_info": {}},
+            "pip install --find-links /dist 'gridchase[controller]'",
+        ),
+        (
+            {"url": "https://git.example/g", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
+            (
+                "pip install 'gridchase[controller] @ git+https://git.example/g@0a1b' "
+                "'gridchase-controller @ git+https://git.example/g@0a1b#subdirectory=controller'"
+            ),
+        ),
+    ],
+)
+def test_the_command_installs_from_where_gridchase_came(origin: dict[str, object] | None, command: str) -> None:
+    assert command_for(None if origin is None else json.dumps(origin)) == command
 
 
 def test_doctor_runs_no_code_of_a_user_whose_module_has_our_name(users_own: Path) -> None:
@@ -86,7 +138,7 @@ def test_another_package_called_controller_is_told_and_not_run(module: str, tmp_
     result = gridchase("up", path=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert f"the package `controller` here is another one, {tmp_path / module}" in result.stderr
-    assert "pip install 'gridchase[controller]'" in result.stderr
+    assert result.stderr.endswith(f"in an environment of its own: {install_command()}\n")
 
 
 def test_importing_loads_neither_the_controller_nor_what_publishing_needs() -> None:

@@ -40,7 +40,7 @@ async def test_a_retained_message_without_a_time_is_not_used_and_a_new_one_is(ki
         async with MqttProvider(settings(url, "site/co2")) as provider:
             assert await provider.fetch_history(since_s=0.0, now_s=time.time()) is None
             site.publish("site/co2", b"333", qos=1, retain=True)
-            await eventually(lambda: provider._has_new_value)
+            await eventually(provider.news.is_set)
             history = await provider.fetch_history(since_s=0.0, now_s=time.time())
     assert history is not None
     assert history.values.tolist() == [333.0]
@@ -105,7 +105,7 @@ async def test_a_broker_that_goes_away_is_reported_and_used_again(broker: Mosqui
         async with MqttClient(url=broker.url) as site:
             site.publish("site/co2", b"333", qos=1)
             assert await site.flush(10.0)
-        await eventually(lambda: provider._has_new_value)
+        await eventually(provider.news.is_set)
         assert await provider.fetch_history(since_s=0.0, now_s=time.time()) is not None
 
 

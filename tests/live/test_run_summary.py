@@ -105,6 +105,8 @@ def test_a_controller_that_only_observes_is_why_nothing_was_saved(node: LiveNode
 def test_without_a_controller_the_end_says_so(broker: Mosquitto) -> None:
     script = (
         "import time\nfrom gridchase import Publisher\n"
+        "from publishers.training.reporting import run_report\n"
+        "run_report.HEARD_WITHIN_S = 0.0\n"
         f"publisher = Publisher(job='toy', run='r1', broker={broker.url!r}, flush_s=0.01)\n"
         "for _ in range(100): publisher.iteration(); time.sleep(0.005)\n"
     )

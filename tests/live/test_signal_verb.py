@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,6 +124,19 @@ async def test_an_untrusted_signal_exits_with_1(shell: Shell) -> None:
         code, shown = await shell.run("signal", *neso(api))
     assert code == 1
     assert "no known values" in shown
+
+
+async def test_a_source_that_sends_only_zeros_is_told_with_their_number(shell: Shell) -> None:
+    async with FakeEnergyCharts().running() as api:
+        fill(api, days=1)
+        api.grid.measured = dict.fromkeys(api.grid.measured, 0.0)
+        where = ("--zone", "DE", "--option", f"url={api.url}")
+        code, shown = await shell.run("signal", "--provider", "energy-charts", *where)
+        table = f'{{name="energy-charts", zone="DE", url="{api.url}"}}'
+        checked = await shell.json("check", "--set", "signal.kind=carbon", "--set", f"signal.provider=[{table}]")
+    assert code == 1
+    assert re.search(r"wrong: energy-charts DE: left out: \d+ not above 0", shown)
+    assert any("not above 0) has no current value" in fault for fault in checked["faults"])
 
 
 @pytest.mark.parametrize(

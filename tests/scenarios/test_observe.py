@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from controller.ports import LimitRange
+from publishers.training.reporting.run_summary import summarize
 from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
 
 OBSERVE = "plan.observe=true"
@@ -49,6 +51,20 @@ async def test_without_a_curve_it_says_that_nothing_is_known(tmp_path: Path, cap
     final = site.energies(run="observed")[-1]
     assert (final.would_save_ratio, final.energy_j > 0) == (None, True)
     assert "what would be saved is unknown (not_profiled)" in caplog.text
+
+
+async def test_where_only_one_limit_is_allowed_nothing_is_saved_and_the_record_says_why(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.range = LimitRange(min_power_limit_w=PRIOR_W, max_power_limit_w=PRIOR_W, default_power_limit_w=PRIOR_W)
+    site = Site(tmp_path, [gpu])
+    await _run(site, 3_600.0, "fixed")
+    assert gpu.history == []
+    final = site.energies(run="fixed")[-1]
+    assert (final.evidence, final.saved_ratio, final.slowdown_ratio) == ("nothing_changed", 0.0, 1.0)
+    assert final.baseline_energy_j == final.energy_j > 0
+    assert "nothing saved: its power limit was never lowered" in str(
+        summarize("resnet50", "fixed", final, unmeasured=("", ""))
+    )
 
 
 async def test_what_a_killed_controller_left_is_given_back_all_the_same(tmp_path: Path) -> None:

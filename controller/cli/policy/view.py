@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from policies.batch_size.study import Belief
+from policies.batch_size.study import Belief, best_reached
 from policies.service.records import ENDED, IN_FLIGHT, Job, Posterior, Trial
 from policies.service.trials.hardware import max_powers_w
 from policies.service.trials.observations import run_cost
@@ -64,8 +64,7 @@ class JobView:
     @property
     def best(self) -> Belief | None:
         """Return the batch size of least expected cost among those that have reached the target and can run."""
-        seen = [b for b in self.posterior.beliefs if b.n_reached and not b.is_pruned and b.cost is not None]
-        return min(seen, key=lambda belief: belief.cost or 0.0, default=None)
+        return best_reached(self.posterior.beliefs)
 
     @property
     def n_ended(self) -> int:

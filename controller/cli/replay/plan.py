@@ -158,7 +158,7 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
     if set(options.policy or ()) == {"chase-svr"} and find_spec("sklearn") is None:
         yield "--policy chase-svr: needs scikit-learn, which is not installed; add another policy"
     if options.png is not None and find_spec("matplotlib") is None:
-        yield "--png: needs matplotlib, which is not installed: pip install 'gridchase[plots]'"
+        yield "--png: needs matplotlib, which is not installed: pip install matplotlib"
 
 
 def _comparison(options: argparse.Namespace) -> Comparison:

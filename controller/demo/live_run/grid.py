@@ -14,6 +14,7 @@ class ReplayedProvider:
     def __init__(self, scenario: Scenario) -> None:
         self.name = scenario.signal.source
         self.kind: SignalKind = scenario.signal.kind
+        self.losses = ""
         self.step_s = float(np.median(np.diff(scenario.edges_s)))
         self._scenario = scenario
 

@@ -44,7 +44,7 @@ from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
 from publishers.shared.process_identity import read_login_name
-from publishers.training.reporting.run_report import QUIET
+from publishers.training.coerce import QUIET
 
 MAX_RECURRENCES: Final = 1_000
 START_TIMEOUT_S: Final = 20.0

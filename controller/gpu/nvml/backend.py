@@ -281,7 +281,7 @@ def _check_package(module_file: str | None) -> None:
         BackendError: it is missing, or it is another one.
     """
     if module_file is None:
-        raise BackendError("the Python package nvidia-ml-py is not installed: pip install 'gridchase[controller]'")
+        raise BackendError("the Python package nvidia-ml-py is not installed: pip install nvidia-ml-py")
     official = _find_package("nvidia-ml-py")
     if official is not None and _resolved(official.locate_file("pynvml.py")) == _resolved(module_file):
         return

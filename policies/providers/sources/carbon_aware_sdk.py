@@ -22,7 +22,6 @@ from policies.providers.series import (
     format_iso,
     future_points,
     infer_step_s,
-    past_points,
     split_range_s,
 )
 from policies.providers.zone_provider import ZoneProvider
@@ -92,7 +91,7 @@ class CarbonAwareSdkProvider(ZoneProvider):
             points += await self._older(since_s - HOUR_S, first_s, now_s=now_s)
         self.step_s = infer_step_s(points, otherwise_s=_finest_step_s(points), longest_s=HOUR_S)
         check_clock(points, source=self.name, now_s=now_s)
-        return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
+        return self._history(points, since_s=since_s, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the forecast, as far as the data source has it; None if it has none."""

@@ -54,6 +54,7 @@ class ConstantProvider:
         if not math.isfinite(value):
             raise ValueError(f"a constant signal of {value}: must be finite")
         self.name = "constant"
+        self.losses = ""
         self.kind: SignalKind = kind
         self.step_s = math.inf
         self._value = value

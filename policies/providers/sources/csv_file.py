@@ -21,7 +21,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from policies.providers.base import PriceSettings, ProviderSettings, SignalFileError, Zone
-from policies.providers.series import insert_gaps
+from policies.providers.series import format_iso, insert_gaps
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 
@@ -150,6 +150,7 @@ class CsvProvider:
         self.kind: SignalKind = kind
         self.step_s = trace.step_s
         self.trace = trace
+        self.losses = trace.losses
         self._signal = replace(trace.as_signal(path), kind=kind, zone=zone)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
@@ -157,6 +158,11 @@ class CsvProvider:
         whole = self._signal
         n_known = int(np.searchsorted(whole.starts_s, now_s, side="right"))
         n_before = max(int(np.searchsorted(whole.starts_s, since_s, side="right")) - 1, 0)
+        self.losses = self.trace.losses
+        if not n_known:
+            self.losses = f"its first value starts at {format_iso(float(whole.starts_s[0]))}"
+        elif now_s >= whole.ends_s:
+            self.losses = f"its last value ended at {format_iso(whole.ends_s)}"
         if not n_known or since_s >= whole.ends_s:
             return None
         ends_s = float(whole.starts_s[n_known]) if n_known < len(whole) else whole.ends_s

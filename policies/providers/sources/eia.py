@@ -89,6 +89,8 @@ class EiaProvider(ZoneProvider):
         ValueError: there is no API key.
     """
 
+    missing_because = "without the output of an important fuel"
+
     def __init__(self, settings: EiaSettings, session: aiohttp.ClientSession) -> None:
         super().__init__(name=f"eia {settings.zone}", kind="average", zone=settings.zone, step_s=STEP_S)
         self._url = f"{settings.url.rstrip('/')}/electricity/rto/fuel-type-data/data/"
@@ -108,7 +110,7 @@ class EiaProvider(ZoneProvider):
             if starts_s >= first_s
         ]
         check_clock(points, source=self.name, now_s=now_s)
-        return self._signal([point for point in points if point.starts_s <= now_s], now_s=now_s)
+        return self._history(points, since_s=first_s, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return None: the EIA forecasts demand, not generation."""

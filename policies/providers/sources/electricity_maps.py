@@ -32,7 +32,6 @@ from policies.providers.series import (
     check_clock,
     format_iso,
     future_points,
-    past_points,
     single_unit,
     split_range_s,
 )
@@ -181,7 +180,7 @@ class ElectricityMapsProvider(ZoneProvider):
         )
         points = older + recent
         check_clock(points, source=self.name, now_s=now_s)
-        return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
+        return self._history(points, since_s=since_s, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the forecast, 72 hours at most.
@@ -288,8 +287,7 @@ class ElectricityMapsPriceProvider(ZoneProvider):
         since_s = max(since_s, now_s - LOOK_BACK_S)
         start_s = since_s // self.step_s * self.step_s
         prices, unit = await self._fetch(start_s, self._next_s(now_s), now_s=now_s, latest=True)
-        points = past_points(prices, since_s=since_s, now_s=now_s, step_s=self.step_s)
-        return self._signal(points, unit=unit, now_s=now_s)
+        return self._history(prices, since_s=since_s, unit=unit, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the future prices that are published: settled, not estimated.

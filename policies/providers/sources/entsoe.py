@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 
@@ -27,7 +27,7 @@ from policies.providers.base import (
 )
 from policies.providers.http import HttpClient
 from policies.providers.series import LOOK_BACK_S, Point, single_unit, split_range_s
-from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ahead
+from policies.providers.sources.entsoe_document import DayAhead, PricePeriod, parse_day_ahead
 from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, price_per_kwh
@@ -129,6 +129,12 @@ class EntsoeSettings(PriceSettings, frozen=True, kw_only=True):
         return [f"zone = {self.zone!r}: must be an EIC code of 16 characters, or one of {', '.join(EIC)}"]
 
 
+class _MarketPrices(NamedTuple):
+    points: list[Point]
+    step_s: float
+    unit: str
+
+
 class EntsoeProvider(ZoneProvider):
     """The day-ahead prices of a bidding zone.
 
@@ -149,19 +155,28 @@ class EntsoeProvider(ZoneProvider):
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
-        periods: list[PricePeriod] = []
-        for start_s, end_s in split_range_s(since_s, now_s, longest_s=CHUNK_S):
-            periods += await self._prices(start_s, end_s, now_s=now_s)
-        return self._signal_of(
-            periods, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True
+        ranges_s = split_range_s(since_s, now_s, longest_s=CHUNK_S)
+        answers = [await self._prices(start_s, end_s, now_s=now_s) for start_s, end_s in ranges_s]
+        periods = [period for answer in answers for period in answer.periods]
+        others = {
+            "series of intraday auctions": sum(answer.n_other_series for answer in answers),
+            f"of auctions other than sequence {MARKET_SEQUENCE}, the coupled market": sum(
+                len(period.by_position) for period in periods if period.sequence != MARKET_SEQUENCE
+            ),
+        }
+        until_s = math.nextafter(now_s, math.inf)
+        prices = self._market_prices(periods, since_s=since_s, until_s=until_s, latest=True)
+        return self._history(
+            prices.points, since_s=since_s, now_s=now_s, step_s=prices.step_s, unit=prices.unit, others=others
         )
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the published prices from the current one up to `until_s`."""
-        periods = await self._prices(now_s, until_s, now_s=now_s)
-        return self._signal_of(periods, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
+        answer = await self._prices(now_s, until_s, now_s=now_s)
+        prices = self._market_prices(answer.periods, since_s=now_s, until_s=until_s, latest=False)
+        return self._signal(prices.points, unit=prices.unit, step_s=prices.step_s, now_s=now_s)
 
-    async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> list[PricePeriod]:
+    async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> DayAhead:
         """Return the prices of all days that a time range touches: the API returns whole days."""
         query = {
             "documentType": "A44",
@@ -182,10 +197,10 @@ class EntsoeProvider(ZoneProvider):
             masked = self._token.masked(body.decode("utf-8", "replace"))
             return parse_day_ahead(masked.encode(), eic=self._eic, source=self.name)
 
-    def _signal_of(
-        self, periods: list[PricePeriod], *, since_s: float, until_s: float, now_s: float, latest: bool
-    ) -> Signal | None:
-        """Return the prices that hold after `since_s` and start before `until_s` as one signal, or None.
+    def _market_prices(
+        self, periods: list[PricePeriod], *, since_s: float, until_s: float, latest: bool
+    ) -> _MarketPrices:
+        """Return the prices that hold after `since_s` and start before `until_s`, which may be none.
 
         Only the first auction counts; days that lack it are missing: in Germany and Austria the second one is that of
         another exchange, earlier, at other prices. Of two currencies in succession the latest counts, or the first.
@@ -198,7 +213,7 @@ class EntsoeProvider(ZoneProvider):
             if period.sequence == MARKET_SEQUENCE and period.ends_s > since_s and period.starts_s < until_s
         ]
         if not periods:
-            return None
+            return _MarketPrices([], STEP_S, "")
         currency = single_unit(
             ((period.starts_s, period.currency) for period in periods), source=self.name, latest=latest
         )
@@ -214,7 +229,7 @@ class EntsoeProvider(ZoneProvider):
             for point in _points(period, step_s)
             if point.starts_s + step_s > since_s and point.starts_s < until_s
         ]
-        return self._signal(points, unit=f"{currency}/kWh", step_s=step_s, now_s=now_s)
+        return _MarketPrices(points, step_s, f"{currency}/kWh")
 
 
 def _points(prices: PricePeriod, step_s: float) -> Iterator[Point]:

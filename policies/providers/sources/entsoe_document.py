@@ -5,7 +5,7 @@ Document type declarations are rejected, which prevents entity expansion attacks
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Never
+from typing import Final, NamedTuple, Never
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
@@ -40,7 +40,14 @@ class PricePeriod:
         return self.starts_s + len(self.by_position) * self.step_s
 
 
-def parse_day_ahead(body: bytes, *, eic: str, source: str) -> list[PricePeriod]:
+class DayAhead(NamedTuple):
+    """The day-ahead prices of a document, and how many series of other contracts (intraday auctions) it has."""
+
+    periods: list[PricePeriod]
+    n_other_series: int
+
+
+def parse_day_ahead(body: bytes, *, eic: str, source: str) -> DayAhead:
     """Return the day-ahead prices in a document, which may say that there are none.
 
     Args:
@@ -56,16 +63,16 @@ def parse_day_ahead(body: bytes, *, eic: str, source: str) -> list[PricePeriod]:
     if root.tag == "Acknowledgement_MarketDocument":
         reason = " ".join((root.findtext("Reason/text") or "gives no reason").split())[:200]
         if NO_DATA in reason:
-            return []
+            return DayAhead([], 0)
         raise SignalRefusedError(f"{source}: {root.findtext('Reason/code')}: {reason}")
     if root.tag != "Publication_MarketDocument":
         raise SignalDataError(f"{source}: sends a {root.tag[:60]!r} instead of prices")
-    return [
-        prices
-        for series in root.iterfind("TimeSeries")
-        if series.findtext("contract_MarketAgreement.type", DAY_AHEAD) == DAY_AHEAD
-        for prices in _read_series(series, eic, source)
+    all_series = root.findall("TimeSeries")
+    day_ahead = [
+        series for series in all_series if series.findtext("contract_MarketAgreement.type", DAY_AHEAD) == DAY_AHEAD
     ]
+    periods = [prices for series in day_ahead for prices in _read_series(series, eic, source)]
+    return DayAhead(periods, len(all_series) - len(day_ahead))
 
 
 def _read_xml(body: bytes, source: str) -> Element:

@@ -23,7 +23,7 @@ import aiomqtt
 from msgspec import Meta
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Zone
-from policies.providers.series import CLOCK_TOLERANCE_S, Point, format_iso
+from policies.providers.series import CLOCK_TOLERANCE_S, Point, describe_losses, format_iso
 from policies.providers.sources.mqtt_payload import (
     PayloadError,
     Reading,
@@ -169,6 +169,9 @@ class MqttProvider(ZoneProvider):
         bus: the connection; by default one to the broker of the settings.
         clock: returns the time of arrival [Unix s].
 
+    Attributes:
+        news: set when a value has come that no poll has returned yet.
+
     Raises:
         ValueError: the password is missing.
     """
@@ -181,7 +184,9 @@ class MqttProvider(ZoneProvider):
         super().__init__(
             name=name, kind=settings.kind, zone=settings.zone, step_s=settings.step_s, source=source, unit=unit
         )
-        self.n_invalid = 0
+        self.empty_because = f"no message has come on {settings.topic} yet"
+        self.n_invalid = self._n_ageless = 0
+        self._last_fault = ""
         self._settings = settings
         self._clock = clock
         self._bus = bus or _bus_of(settings)
@@ -190,9 +195,8 @@ class MqttProvider(ZoneProvider):
         self._grid: GridSignal | None = None
         self._arrived = asyncio.Event()
         self._has_waited = False
-        self._has_new_value = False
+        self.news = asyncio.Event()
         self._message_log = FaultLog(_LOGGER, recovered=f"{self.name}: messages are valid again", log_changes=False)
-        self._is_retained_logged = False
 
     async def __aenter__(self) -> Self:
         """Start connecting, without waiting for the broker."""
@@ -213,13 +217,22 @@ class MqttProvider(ZoneProvider):
             SignalDataError: the last message was invalid, and no other arrived since the last poll.
         """
         await self._wait_once()
-        if not self._has_new_value:
+        if not self.news.is_set():
             self._raise_fault()
-        self._has_new_value = False
-        if self._grid is not None:
-            return grid_history(self._grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
-        points = [point for point in self._readings.holding_from(since_s) if point.starts_s <= now_s]
-        return self._signal(points, now_s=now_s)
+        self.news.clear()
+        others = {
+            f"invalid (the last: {self._last_fault})": self.n_invalid,
+            "retained without a timestamp": self._n_ageless,
+        }
+        grid = self._grid
+        if grid is None:
+            points = list(self._readings.holding_from(since_s))
+            return self._history(points, since_s=since_s, now_s=now_s, others=others)
+        history = grid_history(grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
+        self.losses = describe_losses((), kind=self.kind, missing="", others=others)
+        if history is None:
+            self.losses = f"the other controller's signal is {grid.state}, without known values of this time"
+        return history
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return another controller's forecast up to `until_s`, or None if the topic has none."""
@@ -256,7 +269,7 @@ class MqttProvider(ZoneProvider):
             else:
                 self._add_reading(content)
         except PayloadError as error:
-            self.n_invalid += 1
+            self.n_invalid, self._last_fault = self.n_invalid + 1, str(error)
             self._message_log.report(f"{self.name}: dropped a message: {error}")
         self._arrived.set()
 
@@ -279,11 +292,11 @@ class MqttProvider(ZoneProvider):
     def _set_grid(self, grid: GridSignal | None) -> None:
         self._grid = grid
         self._message_log.clear()
-        self._has_new_value = True
+        self.news.set()
 
     def _log_retained(self) -> None:
-        if not self._is_retained_logged:
-            self._is_retained_logged = True
+        self._n_ageless += 1
+        if self._n_ageless == 1:
             _LOGGER.info("%s: ignoring a retained message without a timestamp", self.name)
 
     def _checked_s(self, time_s: float, now_s: float) -> float:

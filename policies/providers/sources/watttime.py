@@ -28,7 +28,6 @@ from policies.providers.series import (
     check_clock,
     format_iso,
     future_points,
-    past_points,
     split_range_s,
 )
 from policies.providers.zone_provider import ZoneProvider
@@ -124,7 +123,7 @@ class WattTimeProvider(ZoneProvider):
             params = {"start": format_iso(start_s), "end": format_iso(end_s), "include_imputed_marker": "true"}
             points += self._points(await self._ask("historical", params, now_s=now_s))
         check_clock(points, source=self.name, now_s=now_s)
-        return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
+        return self._history(points, since_s=since_s, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the forecast, 72 hours at most."""

@@ -10,6 +10,7 @@ from policies.batch_size import (
     Choice,
     LearningSettings,
     Study,
+    best_reached,
     choose_batch_size,
     describe,
     late_cost_bound,
@@ -72,15 +73,15 @@ class BatchSizeLearning:
         )
 
     def best_batch_size(self, job: Job, trials: Sequence[Trial]) -> int | None:
-        """Return the batch size with the least expected cost; None: not known, or it cannot be computed."""
+        """Return the best batch size that has reached the target; None: not known, or it cannot be computed."""
         try:
             study = self.study(job, trials, _ANY_TIME_S)
             beliefs = describe(study, self._settings(job)) if study.observations else []
         except (ArithmeticError, ValueError) as error:  # among them numpy's LinAlgError
             _LOGGER.warning("%s: the posterior of its batch sizes cannot be computed: %s", job.key, error)
             return None
-        costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
-        return min(costs, key=costs.__getitem__, default=None)
+        best = best_reached(beliefs)
+        return best.batch_size if best is not None else None
 
     def _study_without(self, job: Job, trials: Sequence[Trial], trial: Trial, now_s: float) -> Study:
         """Return what the other trials of a job say of the GPUs that a trial is on."""

@@ -136,7 +136,8 @@ class WriteAccess:
         sent = request.headers.getall("Authorization", [])
         scheme, _, token = sent[0].partition(" ") if len(sent) == 1 else ("", "", "")
         if scheme.lower() != "bearer" or not token.strip():
-            detail = f"writes need a token: send it as Authorization: Bearer TOKEN; {self._place(request)}"
+            what = "reading from another machine needs" if request.method == "GET" else "writes need"
+            detail = f"{what} a token: send it as Authorization: Bearer TOKEN; {self._place(request)}"
             raise ProblemError(HTTPStatus.UNAUTHORIZED, "no_token", detail, headers={"WWW-Authenticate": _CHALLENGE})
         try:
             owner = await self._disk.run(partial(self._owner_of, token.strip()))

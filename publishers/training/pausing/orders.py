@@ -5,6 +5,7 @@ Each message prolongs it only up to `until_ns`, and never by more than `MAX_LEAS
 that does not hold the run any more, prolongs nothing.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +30,14 @@ class PauseOrder:
         until_ns: up to when, by the clock of the iterations [ns].
         reason: why, in a sentence.
         node: the node of the controller that asks.
+        for_s: for how long it was asked for, from when it begins [s]; infinite: it does not say.
     """
 
     pause_id: str
     until_ns: int
     reason: str
     node: str
+    for_s: float
 
 
 class PauseOrders:
@@ -72,7 +75,9 @@ class PauseOrders:
                 until_ns = max(until_ns, present.until_ns)
             if until_ns > now_ns:
                 reason = printable(command.reason) or "its controller asks for it"
-                self._present = PauseOrder(command.pause_id, until_ns, reason, command.node or "this machine")
+                for_s = math.inf if command.for_s is None else command.for_s
+                node = command.node or "this machine"
+                self._present = PauseOrder(command.pause_id, until_ns, reason, node, for_s)
 
     def present(self) -> PauseOrder | None:
         """Return the pause that is asked for now."""

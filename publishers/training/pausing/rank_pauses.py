@@ -182,7 +182,7 @@ class RankPauses:
             LOGGER.warning(
                 "paused after %d iterations of this process, for %g s at most: %s (controller of %s)",
                 self.gate.n_passed,
-                self._max_pause_s,
+                min(self._max_pause_s, order.for_s),
                 order.reason,
                 order.node,
             )

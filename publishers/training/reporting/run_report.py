@@ -6,6 +6,7 @@ was ever heard nothing is waited for. `GRIDCHASE_QUIET=1` switches the line off,
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from publishers.mqtt.connection import Connection
 from publishers.shared.fork_guard import hold_forks
 from publishers.shared.stderr_handler import write_line
-from publishers.training.coerce import is_switched_on
+from publishers.training.coerce import QUIET, is_switched_on
 from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
@@ -24,7 +25,9 @@ from publishers.training.settings import Settings
 if TYPE_CHECKING:
     from publishers.training.reporting.emissions_file import EmissionsFile
 
-QUIET: Final = "GRIDCHASE_QUIET"
+
+HEARD_WITHIN_S: Final = 5.0
+"""A controller that listens answers the first status sooner, also where it has much to do."""
 
 
 class RunReport:
@@ -35,8 +38,6 @@ class RunReport:
         notices: what controllers have told it.
         started_at_s: when the publisher started [s, Unix].
 
-    Attributes:
-        was_connected: whether the broker was ever there.
     """
 
     def __init__(self, settings: Settings, notices: RunNotices, *, started_at_s: float) -> None:
@@ -46,8 +47,21 @@ class RunReport:
         self._live_log = LiveLog()
         self._untold = threading.Lock()
         """Taken for good by whoever tells the end."""
-        self.was_connected = False
+        self._connected_at_s: float | None = None
+        self._connected_for_s = 0.0
         self._emissions_file = _emissions_file(settings)
+
+    def note_connections(self, n: int) -> None:
+        """Take note of how often the broker was there so far; called again and again until the run ends."""
+        if n:
+            now_s = time.monotonic()
+            self._connected_at_s = now_s if self._connected_at_s is None else self._connected_at_s
+            self._connected_for_s = now_s - self._connected_at_s
+
+    @property
+    def was_connected(self) -> bool:
+        """Return whether the broker was ever there."""
+        return self._connected_at_s is not None
 
     def begin(self, settings: Settings) -> None:
         """Say which run it is, before the first subscription."""
@@ -110,6 +124,8 @@ class RunReport:
         url, record = self._settings.broker.url, self._feed.latest
         if not self.was_connected:
             return explained("no_broker", f"no connection to {url}")
+        if not self._notices.is_heard and self._connected_for_s < HEARD_WITHIN_S:
+            return "too_short", f"it was too short to be heard by a controller, if one of this machine listens at {url}"
         if not self._notices.is_heard:
             return explained(
                 "no_controller", f"no controller of this machine listens at {url}: is `gridchase up` running here?"

@@ -22,6 +22,9 @@ _NEVER_LOWERED: Final = frozenset({
     "length_unknown", "cost_unknown",
 })  # fmt: skip
 """Reasons of a run's limit that say why it was never lowered, where it never was."""
+_SHORT_S: Final = 30.0
+_NOT_YET: Final = frozenset({"not_profiled", "profiling", "profiling_paused", "waiting_for_ranks", None})
+"""Reasons of a limit that was never lowered which a run shorter than that had no time to get over."""
 _DETAILS: Final = {
     "too_short": "it was too short",
     "too_early": "too early to tell what was saved",
@@ -187,6 +190,8 @@ def _why_nothing_saved(record: RunEnergy, *, is_known: bool) -> tuple[str, str]:
         return explained("no_iterations")
     if is_known and evidence == "measured":
         return "", ""
+    if evidence == "nothing_changed" and record.duration_s < _SHORT_S and record.reason in _NOT_YET:
+        return explained("too_short")
     if is_known and record.reason in _NEVER_LOWERED:
         return explained(record.reason, record.detail or "")
     if evidence is None or (evidence in KNOWN_EVIDENCE and not is_known):

@@ -14,17 +14,16 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from publishers.training.coerce import to_float, to_int
+from publishers.training.run.interactive_shell import PROC, is_typed_in_step, stat_fields
 
 MAX_TIME_LIMIT_S: Final = 10 * 366 * 86_400.0
 """A job without a time limit has an end that is further away than this, or none at all."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
-_SHELLS: Final = frozenset({"bash", "interactive"})
-"""Names of Slurm jobs that are a shell: whatever starts there was not launched by srun."""
-_BATCH_STEP: Final = "4294967291"
+_FIRST_RESERVED_STEP: Final = 4_294_967_290
+"""From here on steps are none of srun's: an interactive shell (…290), a batch script (…291), what has joined a job."""
 _DIGITS: Final = 12
 _IMPORTED_BY: Final = os.getpid()
 _START_FIELD: Final = 19
@@ -64,12 +63,14 @@ def world_size_of(environ: Mapping[str, str]) -> int:
 
 
 def is_slurm_step(environ: Mapping[str, str]) -> bool:
-    """Return whether srun has started this process, or one above it that is no shell.
+    """Return whether srun has started this process, or one above it that is no interactive shell.
 
     A batch script has a rank and a number of tasks, too, and so has a shell in an allocation: they mean nothing there.
     """
-    step = environ.get("SLURM_STEP_ID")
-    return bool(step) and step != _BATCH_STEP and environ.get("SLURM_JOB_NAME") not in _SHELLS
+    step = environ.get("SLURM_STEP_ID", "")
+    number = to_int(step)
+    is_step = number is not None and 0 <= number < _FIRST_RESERVED_STEP
+    return is_step and not is_typed_in_step(environ.get("SLURM_JOB_ID", ""), step)
 
 
 def torchrun_uuid(environ: Mapping[str, str]) -> str | None:
@@ -101,11 +102,7 @@ def launch_id(environ: Mapping[str, str]) -> str | None:
 
 def parent_start() -> str | None:
     """Return when the parent process was started, in ticks since the boot; None where the system does not say."""
-    try:
-        stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()  # the name of a command may hold spaces and brackets
+    fields = stat_fields(PROC / str(os.getppid()))
     return fields[_START_FIELD] if len(fields) > _START_FIELD else None
 
 

@@ -14,6 +14,7 @@ import time
 import weakref
 from typing import Final, NamedTuple
 
+from publishers.training.frameworks.bootstrap.sitecustomize import RUN, note
 from publishers.training.run.launchers import is_child
 from publishers.training.settings import Settings
 from publishers.training.trial.batch_timing import is_out_of_device_memory
@@ -75,6 +76,7 @@ def open_worker() -> PublisherWorker | None:
 
 def end_with_owner(owner: object, worker: PublisherWorker, slot: RunSlot | None) -> None:
     """End a run when its owner is garbage-collected or the interpreter exits, if it has not ended before."""
+    note(RUN)
     last_error_id = id(getattr(sys, "last_value", None))
     _WORKERS[worker] = slot, last_error_id
     _end_with_child()

@@ -11,7 +11,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.gpu.node_lock import NodeLock
-from controller.ports import Backend
+from controller.ports import Backend, LimitRange
 from tests.fakes import FakeBackend, FakeGpu
 
 NO_BROKER = "bus.url=mqtt://127.0.0.1:9"
@@ -54,6 +54,13 @@ def test_a_node_without_gpus_is_a_fault(check: Check) -> None:
     assert found(report, "driver")["fault"] == "there is no GPU on this node: nothing is measured"
 
 
+def test_a_gpu_whose_range_of_limits_is_a_point_is_a_fault(check: Check) -> None:
+    gpu = FakeGpu()
+    gpu.range = LimitRange(min_power_limit_w=300.0, max_power_limit_w=300.0, default_power_limit_w=300.0)
+    (_, fault) = check(backend=FakeBackend([gpu]))["faults"]
+    assert "its lowest limit is its current one, 300 W, which is never exceeded: nothing can be saved" in fault
+
+
 def test_a_gpu_that_is_left_out_is_a_fault(check: Check) -> None:
     backend = FakeBackend([FakeGpu(), FakeGpu("GPU-fake-1", index=1)])
     backend.absent = {"GPU-fake-1"}
@@ -72,6 +79,13 @@ def test_gaps_of_a_signal_file_are_shown(check: Check, tmp_path: Path) -> None:
     finding = found(report, "signal (carbon, 1 of 1)")
     assert finding["found"] == "day.csv (1 gap, 1 missing value): 321 g/kWh, average; it has no forecast"
     assert finding["fault"] == ""
+
+
+def test_a_signal_file_that_has_ended_is_a_fault_with_its_end(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n2021-01-01T00:00Z,1\n2021-01-01T01:00Z,1")
+    report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')
+    fault = found(report, "signal (carbon, 1 of 1)")["fault"]
+    assert fault.startswith("day.csv (its last value ended at 2021-01-01T02:00Z) has no current value")
 
 
 def test_an_unusable_signal_file_is_a_fault(check: Check, tmp_path: Path) -> None:

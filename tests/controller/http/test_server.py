@@ -294,16 +294,29 @@ async def test_whoever_has_the_controllers_own_token_pauses_and_resumes_a_run() 
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-async def test_nobody_else_pauses_a_run_or_sees_its_pauses(token: str | None) -> None:
+async def test_nobody_else_pauses_a_run_and_a_wrong_token_reads_nothing(token: str | None) -> None:
     server = Server()
     async with server.serving() as client:
         for leaf in ("pause", "resume"):
             status, answer = await _post(client, f"{RUN}/{leaf}", {}, token=token)
             assert (status, answer["reason"]) == (401, "wrong_token" if token else "no_token")
             assert str(server.own_token) in answer["detail"]
-        async with client.get(f"{RUN}/pause") as response:
-            assert response.status == 401
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with client.get(f"{RUN}/pause", headers=headers) as response:
+            assert response.status == (401 if token else 200)
     assert server.pauses.asked == []
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", f"{RUN}/pause"])
+async def test_reading_needs_a_token_from_another_machine_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    async with server.serving() as client:
+        async with client.get(path) as response:
+            assert response.status == 200
+        monkeypatch.setattr("controller.http.pauses.is_loopback", lambda _: False)
+        async with client.get(path) as response:
+            assert response.status == 401
+            assert (await response.json())["detail"].startswith("reading from another machine needs a token: send it")
 
 
 async def test_a_token_of_a_user_is_for_that_users_runs(tmp_path: Path) -> None:

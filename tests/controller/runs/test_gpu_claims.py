@@ -14,7 +14,7 @@ OTHER = RunKey(USER, "bert", "run-9")
 
 @pytest.mark.parametrize(
     ("reference", "index"),
-    [("GPU-0aaa2222-x", 1), ("GPU-0bbb", 2), (0, 0), ("2", 2), (2, 2)],
+    [("GPU-0aaa2222-x", 1), ("GPU-0bbb", 2), ("GPU-0b", 2), (0, 0), ("2", 2), (2, 2)],
 )
 def test_a_gpu_is_resolved_by_its_uuid_a_prefix_or_its_index(reference: str | int, index: int) -> None:
     assert resolve(reference, GPUS) is GPUS[index]
@@ -24,12 +24,22 @@ def test_indices_are_told_from_names() -> None:
     assert [is_index(each) for each in (0, "2", "GPU-0aaa1111-x", "MIG-1", "")] == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("reference", ["GPU-0aaa", "GPU-", "", "GPU-0ccc4444", 3, "3", "9" * 90, "-1", "nodev"])
+@pytest.mark.parametrize(
+    "reference", ["GPU-0aaa", "GPU-0", "GPU-", "G", "", "GPU-0ccc4444", 3, "3", "9" * 90, "-1", "nodev"]
+)
 def test_an_unknown_or_ambiguous_reference_is_rejected_with_the_known_gpus(reference: str | int) -> None:
     result = resolve(reference, GPUS)
     assert isinstance(result, ClaimRejection)
     assert result.code == "gpu_unknown"
     assert "2 = GPU-0bbb3333-x" in result.detail
+
+
+def test_a_beginning_of_several_uuids_is_told_as_ambiguous() -> None:
+    result = resolve("GPU-0a", GPUS)
+    assert isinstance(result, ClaimRejection)
+    assert result.detail.startswith("'GPU-0a' is the beginning of 2 GPUs on this node; there is 0 = ")
+    for reference in ("GPU-", "G", "GPU"):
+        assert isinstance(resolve(reference, GPUS[:1]), ClaimRejection)
 
 
 def test_a_gpu_that_the_driver_lists_no_more_has_no_index_to_claim_it_by() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +33,27 @@ async def test_without_any_signal_it_is_absent() -> None:
         assert (bench.feed.freshness, bench.feed.history(), bench.feed.forecast()) == (Freshness.ABSENT, None, None)
         assert bench.feed.provenance().reason == "signal_absent"
     assert bench.published == []
+
+
+async def test_a_source_with_nothing_to_use_says_why_and_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "controller.signal")
+    provider = FixedProvider(replace(flat_signal(300.0), values=np.full(240, math.nan)))
+    provider.losses = "left out: 24 not above 0"
+    bench = Bench(provider)
+    async with bench.working():
+        assert bench.feed.freshness is Freshness.ABSENT
+        assert bench.feed.provenance().detail.startswith("fixed: left out: 24 not above 0; ignoring the grid")
+        assert bench.feed.sources[0].lack == "fixed: left out: 24 not above 0"
+        await hours(5)
+        provider.series, provider.losses = flat_signal(300.0), ""
+        await hours(1)
+        assert (bench.feed.freshness, bench.feed.sources[0].lack) == (Freshness.FRESH, "")
+    assert caplog.messages == [
+        "no history: fixed: left out: 24 not above 0",
+        "signal: fixed: left out: 24 not above 0; ignoring the grid: no signal is known",
+        "fixed: the history is available again",
+        "signal: fresh from fixed",
+    ]
 
 
 async def test_a_short_history_is_held_for_two_hours_and_each_transition_is_logged_once(
@@ -91,6 +113,56 @@ async def test_the_last_value_stands_in_for_a_missing_one_once_one_was_in_force(
         assert bench.feed.value_at(MIDNIGHT_S + 0.5 * HOUR_S) == 200.0
         await hours(8)
         assert (bench.feed.freshness, bench.feed.value_at(MIDNIGHT_S + 9 * HOUR_S)) == (Freshness.STALE, 200.0)
+
+
+class PushedProvider(FixedProvider):
+    """A provider whose source sends by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.news = asyncio.Event()
+
+    def send(self, series: Signal) -> None:
+        self.series = series
+        self.news.set()
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        self.news.clear()
+        return await super().fetch_history(since_s=since_s, now_s=now_s)
+
+
+async def test_the_first_value_that_a_source_sends_counts_at_once() -> None:
+    provider = PushedProvider()
+    bench = Bench(provider)
+    async with bench.working():
+        await hours(1.51)
+        assert not bench.published
+        provider.send(until(4))
+        await asyncio.sleep(1.0)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 300.0)
+        assert len(bench.published) == 1
+        asked = provider.n_asked
+        for _ in range(1_000):
+            provider.send(until(4))
+            await asyncio.sleep(0.01)
+        assert provider.n_asked == asked, "what is current is polled as usual"
+        await hours(6)
+        assert bench.value() is None
+        provider.send(until(9, 200.0))
+        await asyncio.sleep(1.0)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 200.0)
+
+
+async def test_messages_without_a_current_value_cause_one_poll_a_period() -> None:
+    provider = PushedProvider()
+    bench = Bench(provider)
+    async with bench.working():
+        await hours(1)
+        asked = provider.n_asked
+        for _ in range(1_000):
+            provider.news.set()
+            await asyncio.sleep(0.1)
+        assert provider.n_asked <= asked + 2
 
 
 class HangingProvider(FixedProvider):

@@ -71,7 +71,7 @@ def test_without_a_loaded_driver_the_error_says_to_load_it(nvml_library: Path, t
 
 def test_without_the_bindings_the_error_says_what_to_install() -> None:
     said = run_python("    import sys; sys.modules['pynvml'] = None\n" + OPEN, {})
-    assert "pip install 'gridchase[controller]'" in said
+    assert "pip install nvidia-ml-py" in said
 
 
 def test_the_unofficial_package_is_rejected_even_beside_the_official_one(

@@ -64,6 +64,14 @@ def test_what_may_be_bursts_is_unknown_and_then_refused_until_it_is_over() -> No
     assert (tracker.standing, tracker.fault) == ("known", None)
 
 
+def test_nothing_is_refused_in_a_run_too_short_to_be_measured() -> None:
+    tracker = RhythmTracker()
+    feed(tracker, 0.1 * np.tile(AMBIGUOUS, 150))  # 25 s
+    assert (tracker.standing, tracker.fault) == ("unknown", None)
+    feed(tracker, 0.1 * np.tile(AMBIGUOUS, 150))
+    assert (tracker.standing, tracker.fault) == ("refused", "bursts_ambiguous")
+
+
 def test_a_doubt_that_passes_voids_what_was_counted_before() -> None:
     tracker = RhythmTracker()
     feed(tracker, np.concatenate((np.tile(BURST, 2), 0.1 * noise(15))))

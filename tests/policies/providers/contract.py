@@ -5,6 +5,7 @@ and client are real; the connection between them is one in memory, on virtual ti
 """
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -178,6 +179,23 @@ class ProviderContract:
             forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
         assert history is None or np.isnan(history.values).all()
         assert forecast is None or np.isnan(forecast.values).all()
+
+    async def test_a_history_without_a_known_value_has_a_reason(self, bench: ProviderBench) -> None:
+        async with opened(bench) as case:
+            await case.history()
+            assert not case.provider.losses
+            said = None if bench.kind == "price" else 0.0
+            case.api.grid.measured |= dict.fromkeys(case.api.grid.measured, said)
+            case.api.grid.expected.clear()
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            of_nothing = case.provider.losses
+            case.api.grid.measured.clear()
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        counted = rf"left out: \d+ (not above 0|without .*)|the answer has no values of zone {bench.zone}, .*"
+        assert re.fullmatch(counted, of_nothing)
+        assert re.search(
+            f"no values of zone {bench.zone}, which may have another name|left out: ", case.provider.losses
+        )
 
     @pytest.mark.parametrize(
         ("fault", "error"),

@@ -230,10 +230,11 @@ REPORTS: list[tuple[Message, bytes]] = [
             node="node-1",
             pause_id="9f3c",
             until_ns=123_456_789_000,
+            for_s=10.0,
         ),
         (
             b'{"command":"pause","reason":"the grid is short of power","boot_id":"b0","node":"node-1","pause_id":"9f3c'
-            b'","until_ns":123456789000}'
+            b'","until_ns":123456789000,"for_s":10.0}'
         ),
     ),
 ]

@@ -23,6 +23,10 @@ FRAMEWORKS = {
     "transformers.trainer": "transformers_imported",
 }
 """What to call in `publishers.training.frameworks.found`, by the module that a framework has when it is imported."""
+MARKS_FILE = "GRIDCHASE_MARKS_FILE"
+"""The variable with the file in which processes note for `gridchase run` how far they have come."""
+PYTHON, FRAMEWORK, RUN = "p", "f", "r"
+"""What they note: that a Python has started, has imported a framework, has begun a run."""
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 — `pathlib` would have to be imported
 
 
@@ -95,6 +99,7 @@ _told: "list[str]" = []
 
 def tell(function: str, module: "ModuleType") -> None:
     """Tell the training side that a framework has been imported; what goes wrong there does not reach the script."""
+    note(FRAMEWORK)
     try:
         found = importlib.import_module("publishers.training.frameworks.found")
         getattr(found, function)(module)
@@ -103,6 +108,18 @@ def tell(function: str, module: "ModuleType") -> None:
             _warn_once(error)
         except Exception:  # noqa: BLE001 — stderr is closed, or cannot write it
             return
+
+
+def note(mark: str) -> None:
+    """Note how far this process has come, where `gridchase run` wants to know; never raises."""
+    try:
+        fd = os.open(os.environ[MARKS_FILE], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        try:
+            os.write(fd, mark.encode())
+        finally:
+            os.close(fd)
+    except Exception:  # noqa: BLE001 — nobody wants to know, or any more
+        return
 
 
 def _warn_once(error: Exception) -> None:
@@ -136,5 +153,6 @@ def run_other_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":  # and not where somebody imports this file to look at it
+    note(PYTHON)
     sys.meta_path.insert(0, FrameworkFinder())
     run_other_sitecustomize()

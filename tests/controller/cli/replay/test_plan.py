@@ -272,7 +272,7 @@ def test_missing_packages_are_reported(
     wind: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(replay_plan, "find_spec", lambda name: None if name in {"sklearn", "matplotlib"} else name)
-    with pytest.raises(ConfigError, match=r"--png: needs matplotlib, .*pip install 'gridchase\[plots\]'"):
+    with pytest.raises(ConfigError, match=r"--png: needs matplotlib, .*pip install matplotlib"):
         replay(*QUICK, "--signal", wind, "--png", "plan.png")
     with pytest.raises(ConfigError, match="--policy chase-svr: needs scikit-learn"):
         replay(*QUICK, "--signal", wind, "--policy", "chase-svr")

@@ -92,9 +92,13 @@ async def test_of_two_auctions_only_the_first_counts(bench: EntsoeBench) -> None
         forecast = await case.forecast()
         bench.api.auctions = (other, intraday)
         alone = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        losses = case.provider.losses
     assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s))
     assert forecast.ends_s == MIDNIGHT_S + 25 * HOUR_S, "the price of tomorrow is not known yet"
     assert alone is None, "prices of another exchange are not those of this market"
+    assert losses == (
+        "left out: 2 series of intraday auctions, 196 of auctions other than sequence 1, the coupled market"
+    )
 
 
 async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(bench: EntsoeBench) -> None:

@@ -168,6 +168,24 @@ async def test_invalid_messages_are_dropped_counted_and_logged_once(caplog: pyte
     assert site.bus.handler_errors == 0
 
 
+async def test_what_was_dropped_is_counted_in_the_losses() -> None:
+    site = Site()
+    assert await site.history() is None
+    assert site.provider.losses == "no message has come on site/grid yet"
+    site.bus.deliver(b"222", retained=True)
+    site.tell(b"true", b"0")
+    await site.history()
+    assert site.provider.losses == (
+        "left out: 1 invalid (the last: 'True' is not a number), 1 retained without a timestamp, 1 not above 0"
+    )
+    site.bus.deliver(grid())
+    await site.history()
+    assert "1 invalid" in site.provider.losses
+    site.bus.deliver(grid(state="stale", known_until_s=NOW_S - 90_000.0))
+    assert await site.history() is None
+    assert "signal is stale, without known values" in site.provider.losses
+
+
 async def test_a_message_from_the_future_is_refused() -> None:
     site = Site(value_key="co2", time_key="at")
     site.tell(b'{"co2": 300, "at": 1792929290}')

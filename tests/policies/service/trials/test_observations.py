@@ -295,3 +295,14 @@ def test_a_retry_knows_how_often_its_recurrence_was_stopped() -> None:
     first = [a_trial(0, state="stopped", recurrence=0), a_trial(1, state="stopped", recurrence=0)]
     assert [study_of(JOB, first[:n], 0.5, 100.0).n_stopped for n in (0, 1, 2)] == [0, 1, 2]
     assert study_of(JOB, [*first, a_trial(2, state="reached", recurrence=0)], 0.5, 100.0).n_stopped == 0
+
+
+def test_the_best_batch_size_is_one_that_has_reached_the_target() -> None:
+    learning = BatchSizeLearning(LearningConfig(eta=1.0))
+    assert learning.best_batch_size(JOB, [a_trial(0, "stopped")]) is None
+    cheaper_where_smaller = [
+        a_trial(0, result=replace(MEASURED, energy_j=900.0), batch_size=16),
+        a_trial(1, result=replace(MEASURED, energy_j=1000.0), batch_size=32),
+    ]
+    with_a_smaller_one = replace(JOB, batch_sizes=(8, 16, 32))
+    assert learning.best_batch_size(with_a_smaller_one, cheaper_where_smaller) == 16

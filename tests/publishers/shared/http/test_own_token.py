@@ -115,7 +115,7 @@ def test_who_may_read_a_file_is_told(path: Path) -> None:
 
 @pytest.mark.parametrize(("remote", "is_told"), [("127.0.0.1", True), ("::1", True), ("10.0.0.1", False)])
 async def test_paths_of_this_machine_are_told_on_this_machine_alone(path: Path, remote: str, is_told: bool) -> None:
-    request = SimpleNamespace(headers=CIMultiDict[str](), remote=remote)
+    request = SimpleNamespace(method="POST", headers=CIMultiDict[str](), remote=remote)
     with pytest.raises(ProblemError) as caught:
         await WriteAccess(path, None).authenticate(cast("web.Request", request))
     assert (str(path) in caught.value.problem.detail) is is_told

@@ -95,9 +95,9 @@ class Training:
         hold = self.gate.hold
         return hold is not None and hold.arrived_ns is not None and hold.left_ns is None
 
-    def pause(self) -> None:
+    def pause(self, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
         """Let it be paused, with one more iteration to end."""
-        self.say("pause")
+        self.say("pause", **changes)
         wait_until(lambda: self.gate.hold is not None and not self.gate.hold.is_released)
         self.train_on()
         wait_until(self.is_paused)
@@ -238,16 +238,20 @@ def test_nobody_else_pauses_it(begin: Begin, changes: dict[str, Any]) -> None:
     assert not training.is_waiting()
 
 
-def test_what_stands_still_says_why_once_and_that_it_goes_on(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("asked_s", "told_s"), [(None, 300), (10.0, 10), (1e6, 300)])
+def test_what_stands_still_says_why_once_and_that_it_goes_on(
+    begin: Begin, caplog: pytest.LogCaptureFixture, asked_s: float | None, told_s: int
+) -> None:
     caplog.set_level(logging.WARNING, "publishers")
     training = begin()
-    training.pause()
+    training.pause(for_s=asked_s)
     training.say("pause")
     wait_until(lambda: not training.connection._inbox)
     training.say("resume", reason="ada ends it")
     wait_until(lambda: not training.is_paused())
     first, second = [message for message in caplog.messages if "paus" in message]
-    assert first.startswith("paused after 1 iterations of this process, for 300 s at most: the grid is short of power")
+    told = f"paused after 1 iterations of this process, for {told_s} s at most: the grid is short of power"
+    assert first.startswith(told)
     assert first.endswith(" (controller of node-a)")
     assert second == "the training goes on after a pause: ada ends it"
 

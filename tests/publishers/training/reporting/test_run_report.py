@@ -118,7 +118,20 @@ def test_only_rank_0_listens_and_speaks_unless_another_is_asked(capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
-def test_where_no_controller_was_heard_nothing_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_too_short_to_be_heard_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    publisher = trained(MeasuredConnection(heard=False))
+    publisher.close()
+    assert capfd.readouterr().err == (
+        "gridchase: toy run r1: not measured: it was too short to be heard by a controller, if one of this machine "
+        "listens at mqtt://127.0.0.1:1883\n"
+    )
+    assert publisher.summary().reason == "too_short"
+
+
+def test_where_no_controller_was_heard_nothing_is_waited_for(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("publishers.training.reporting.run_report.HEARD_WITHIN_S", 0.0)
     connection = MeasuredConnection(heard=False)
     publisher = trained(connection)
     assert not publisher._worker.report.is_awaited

@@ -225,6 +225,8 @@ def test_what_the_record_lacks_is_told_once() -> None:
                 " (the plan would have saved about 11.2 %)"
             ),
         ),
+        ({"reason": "not_profiled", "duration_s": 2.0}, "too_short", "nothing saved: it was too short"),
+        ({"reason": "profiling", "duration_s": 2.0}, "too_short", "nothing saved: it was too short"),
         ({"iterations": 0}, "no_iterations", "nothing saved: no optimizer steps were seen"),
     ],
 )

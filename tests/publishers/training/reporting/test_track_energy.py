@@ -56,8 +56,9 @@ def test_a_block_is_a_run_that_is_measured_without_iterations(bus: Bus, capfd: p
 
 
 def test_where_no_controller_is_heard_a_block_without_iterations_says_so(
-    bus: Bus, capfd: pytest.CaptureFixture[str]
+    bus: Bus, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("publishers.training.reporting.run_report.HEARD_WITHIN_S", 0.0)
     bus.is_heard = False
     with track_energy("toy", run="r1", flush_s=0.001):
         wait_until(lambda: bus.connections and bus.connections[0].statuses())

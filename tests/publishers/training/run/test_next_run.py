@@ -265,3 +265,57 @@ def test_the_end_of_each_run_is_logged_once(broker: Broker, caplog: pytest.LogCa
     assert sorted(record.message for record in caplog.records if "publishing job" in record.message) == sorted(
         f"publishing job toy, run {run} to mqtt://127.0.0.1:1883" for run, _ in runs
     )
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def at_once(**arguments: object) -> None:
+    """Train in two threads that meet after each has wrapped its loader, and in the midst of their passes."""
+    meeting = threading.Barrier(2)
+
+    def work(n: int) -> None:
+        optimizer, loader = Optimizer(), wrapped(n, **arguments)
+        meeting.wait(60.0)
+        for i, _ in enumerate(loader):
+            if i < N:
+                meeting.wait(60.0)
+            optimizer.step()
+
+    def of(n: int) -> Callable[[], None]:
+        return lambda: work(n)
+
+    in_threads(of(N), of(2 * N))
+
+
+def test_a_job_in_two_threads_at_once_is_two_runs(broker: Broker) -> None:
+    at_once()
+    assert sorted(sizes(broker.runs())) == [N, 2 * N]
+
+
+def test_a_named_run_in_two_threads_is_one_and_the_second_says_why(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    at_once(run="mine")
+    assert [run for run, _ in broker.runs()] == ["mine"]
+    assert "two threads of this process train job toy at once: they are one run" in caplog.text
+
+
+def test_trainings_in_threads_one_after_the_other_are_told_apart_as_in_one(broker: Broker) -> None:
+    for _ in range(2):
+        in_threads(fold_with_new_loader)
+    assert len(PUBLISHERS.by_key) == 1
+    assert sizes(broker.runs()) == [2 * N, 2 * N]
+
+
+def test_a_loader_of_the_main_thread_that_another_trains_with_is_one_run(broker: Broker) -> None:
+    loader, optimizer = wrapped(), Optimizer()
+    in_threads(lambda: train(loader, optimizer))
+    in_threads(lambda: train(wrapped(), optimizer))
+    assert sizes(broker.runs()) == [4 * N]

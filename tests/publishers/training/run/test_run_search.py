@@ -89,9 +89,15 @@ def test_a_run_of_one_process_is_random_whatever_it_has_inherited() -> None:
         assert one.run != other.run
 
 
-def test_a_shell_in_an_allocation_is_no_rank() -> None:
-    settings = found({**STEP, "SLURM_JOB_NAME": "bash"})
+@pytest.mark.parametrize("step", ["4294967290", "4294967291", "4294967292", "", "x"])
+def test_a_shell_in_an_allocation_is_no_rank(step: str) -> None:
+    settings = found({**STEP, "SLURM_STEP_ID": step})
     assert (settings.rank, settings.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["bash", "interactive", "resnet50"])
+def test_the_name_of_a_slurm_job_decides_nothing(name: str) -> None:
+    assert found({**STEP, "SLURM_JOB_NAME": name}).run == "5.0"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Says at the end of `gridchase run` that nothing below it began a run, why that may be, and what to write instead.
+
+The command has taken the place of `gridchase run` by then. So a process is left behind that waits for its end; it is no
+child of the command's, which may wait for all it has. What has happened below, processes note in a file.
+"""
+
+import os
+import select
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from publishers.shared.printable import printable_line
+from publishers.shared.stderr_handler import speaks_for_node
+from publishers.training.coerce import DISABLED, QUIET, is_switched_on
+from publishers.training.frameworks.bootstrap.sitecustomize import FRAMEWORK, MARKS_FILE, PYTHON, RUN
+
+_WRITE_TIMEOUT_S: Final = 1.0
+_REPLACED: Final = "or the environment of what trains was replaced (a container, `env -i`, another PYTHONPATH)"
+_REASONS: Final = {
+    FRAMEWORK: f"no PyTorch optimizer made a step and no `fit()` or `train()` ran, {_REPLACED}",
+    PYTHON: f"no framework that it knows was imported (PyTorch, Lightning, Transformers, Keras), {_REPLACED}",
+    "": "no Python ran with the PYTHONPATH that it sets (append to that: PYTHONPATH=src:$PYTHONPATH; a container or "
+    "`env -i` drops it)",
+}
+"""Why no run began, by the farthest that any process came."""
+
+
+def watched(environ: Mapping[str, str], job: str) -> dict[str, str]:
+    """Leave a process behind that speaks once this process has ended; return the environment to go on with.
+
+    Nothing is left behind, and nothing said, where the user wants no line, where another rank of the node speaks, below
+    another `gridchase run`, where a process cannot be waited for (no Linux), and as the first process of a container,
+    whose child it would become.
+    """
+    is_silent = any(is_switched_on(variable, environ) for variable in (DISABLED, QUIET))
+    is_possible = hasattr(os, "pidfd_open") and os.getpid() != 1
+    if is_silent or not is_possible or not speaks_for_node(environ) or MARKS_FILE in environ:
+        return dict(environ)
+    try:
+        pidfd = os.pidfd_open(os.getpid())
+        fd, marks = tempfile.mkstemp(prefix="gridchase-run-")
+    except OSError:
+        return dict(environ)
+    os.close(fd)
+    _leave(pidfd, Path(marks), job)
+    os.close(pidfd)
+    return {**environ, MARKS_FILE: marks}
+
+
+def forget(environ: Mapping[str, str]) -> None:
+    """Let nothing be said: the command was never started."""
+    if marks := environ.get(MARKS_FILE):
+        Path(marks).unlink(missing_ok=True)
+
+
+def _leave(pidfd: int, marks: Path, job: str) -> None:
+    """Start the process that waits, which belongs to nobody."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    with suppress(BaseException):
+        os.setsid()
+        if not os.fork():
+            _wait_and_tell(pidfd, marks, job)
+    os._exit(0)
+
+
+def _wait_and_tell(pidfd: int, marks: Path, job: str) -> None:
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):  # who reads the command's output waits for its end alone
+        os.dup2(nothing, fd)
+    select.select([pidfd], [], [])
+    said = marks.read_text()
+    marks.unlink()
+    if RUN not in said and select.select([], [2], [], _WRITE_TIMEOUT_S)[1]:
+        os.write(2, f"gridchase run: {why_nothing(said, job)}\n".encode())
+
+
+def why_nothing(said: str, job: str) -> str:
+    """Return that nothing was published, why that may be, and what to write instead, by what processes have noted."""
+    farthest = next((mark for mark in (FRAMEWORK, PYTHON) if mark in said), "")
+    instead = f'publish_iterations(loader, job="{printable_line(job, max_characters=64)}")'
+    return (
+        f"nothing was published, since no process below it began a run: {_REASONS[farthest]}; "
+        f"what works everywhere is {instead} around the data loader"
+    )
