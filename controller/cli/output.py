@@ -18,6 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from controller.errors import ConfigError
+from gridchase.cli.install import install_command
 from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.printable import printable
 
@@ -46,7 +47,7 @@ def html_file(text: str) -> Path:
         ArgumentTypeError: what draws the page is not installed.
     """
     if find_spec("bokeh") is None:
-        raise ArgumentTypeError("needs bokeh, which is not installed: pip install 'gridchase[plots]'")
+        raise ArgumentTypeError(f"needs bokeh, which is not installed: {install_command('controller,plots')}")
     return Path(text)
 
 

@@ -37,7 +37,7 @@ def test_an_unknown_or_ambiguous_reference_is_rejected_with_the_known_gpus(refer
 def test_a_beginning_of_several_uuids_is_told_as_ambiguous() -> None:
     result = resolve("GPU-0a", GPUS)
     assert isinstance(result, ClaimRejection)
-    assert result.detail.startswith("'GPU-0a' is the beginning of 2 GPUs on this node; there is 0 = ")
+    assert result.detail.startswith("'GPU-0a' is the beginning of 2 GPUs on this node; it has 0 = ")
     for reference in ("GPU-", "G", "GPU"):
         assert isinstance(resolve(reference, GPUS[:1]), ClaimRejection)
 
