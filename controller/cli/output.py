@@ -18,7 +18,6 @@ from rich.segment import Segment
 from rich.table import Table
 
 from controller.errors import ConfigError
-from gridchase.cli.install import install_command
 from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.printable import printable
 
@@ -47,7 +46,7 @@ def html_file(text: str) -> Path:
         ArgumentTypeError: what draws the page is not installed.
     """
     if find_spec("bokeh") is None:
-        raise ArgumentTypeError(f"needs bokeh, which is not installed: {install_command('controller,plots')}")
+        raise ArgumentTypeError("needs bokeh, which is not installed: pip install bokeh")
     return Path(text)
 
 

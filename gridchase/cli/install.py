@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 
-def install_command(extras: str = "controller") -> str:
-    """Return the command that installs the controller, and all that its extras need, into an environment."""
+def install_command() -> str:
+    """Return the command that installs the controller, and all that it needs, into an environment."""
     try:
-        return command_for(distribution("gridchase").read_text("direct_url.json"), extras)
+        return command_for(distribution("gridchase").read_text("direct_url.json"))
     except (PackageNotFoundError, OSError, ValueError):
-        return command_for(None, extras)
+        return command_for(None)
 
 
-def command_for(direct_url: str | None, extras: str = "controller") -> str:
+def command_for(direct_url: str | None) -> str:
     """Return the command for a distribution with this `direct_url.json`; None: it came from an index.
 
     Raises:
@@ -31,10 +31,10 @@ def command_for(direct_url: str | None, extras: str = "controller") -> str:
     url = str(origin.get("url", ""))
     path = Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else None
     options = [] if path is None or "dir_info" in origin else ["--find-links", str(path.parent)]
-    wanted = [f"gridchase[{extras}]"]
+    wanted = ["gridchase[controller]"]
     if path is not None and "dir_info" in origin:
-        wanted = [f"{path}[{extras}]", str(path / "controller")]
+        wanted = [f"{path}[controller]", str(path / "controller")]
     elif vcs := origin.get("vcs_info"):
         source = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-        wanted = [f"gridchase[{extras}] @ {source}", f"gridchase-controller @ {source}#subdirectory=controller"]
+        wanted = [f"gridchase[controller] @ {source}", f"gridchase-controller @ {source}#subdirectory=controller"]
     return shlex.join(["pip", "install", *options, *wanted])
