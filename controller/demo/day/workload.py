@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.clock import NS_PER_S
-from controller.gpu.simulation.event_log import LoadChanged
+from controller.gpu.simulation.event_log import FOREVER_NS, LoadChanged, LoadSettled
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
@@ -60,6 +60,7 @@ class Training:
         self._goal_iterations = history.done_iterations(begin_ns)
         self._wait = wait
         self._present_ns = begin_ns
+        history.record(LoadSettled(begin_ns))
 
     def begin(self) -> None:
         """Start using the GPU."""
@@ -73,6 +74,7 @@ class Training:
         """Run the next iteration to its end, which `time_ns` then is."""
         self._goal_iterations += next(self._work)
         while (end_ns := self._end_ns()) > self._present_ns:
+            self._history.record(LoadSettled(self._present_ns))  # what follows is told when the wait is over, or later
             self._present_ns = self._wait(end_ns)
             self._history.refresh()
         self.time_ns = end_ns
@@ -92,6 +94,7 @@ class Training:
             for _ in loader:
                 self.run_iteration()
         self.end()
+        self._history.record(LoadSettled(FOREVER_NS))
 
     def _end_ns(self) -> int:
         end_ns = self._history.reached_ns(self._goal_iterations, not_before_ns=self.time_ns)

@@ -1,7 +1,8 @@
 """Simulated GPUs that follow measured curves: power and speed at each limit, idle power, an energy counter, noise.
 
 A limit takes effect at once; a real GPU takes some tens of milliseconds. The energy counter moves every 100 ms, as
-NVML's does, and never goes backwards for its reader here, even where another process's event is read late.
+NVML's does, and never goes backwards for its reader here, even where another process's event is read late. Where the
+job says how far its load is settled, the meters are read as of then: no later event revises what they have shown.
 """
 
 import hashlib
@@ -82,7 +83,7 @@ class SimulatedGpu:
     async def read_sample(self) -> Sample:
         """Return its meters; the temperature is not simulated."""
         self.timeline.refresh()
-        now_ns = self._clock.monotonic_ns()
+        now_ns = min(self._clock.monotonic_ns(), self.timeline.settled_ns)
         since_ns = now_ns - self.timeline.start_ns
         counted_ns = self.timeline.start_ns + since_ns - since_ns % COUNTER_PERIOD_NS
         self._counter_j = max(self._counter_j, self.timeline.energy_j(counted_ns))

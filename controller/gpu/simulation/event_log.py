@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 _RECORD: Final = struct.Struct("<qqd")  # time [ns], kind, value
-_LIMIT, _LOAD, _PROCESS = 1, 2, 3
+_LIMIT, _LOAD, _PROCESS, _SETTLED = 1, 2, 3, 4
+FOREVER_NS: Final = 2**63 - 1
 _RECORDS_AT_ONCE: Final = 1024
 
 
@@ -39,7 +40,14 @@ class ProcessAttached:
     pid: int
 
 
-Event = LimitSet | LoadChanged | ProcessAttached
+@dataclass(frozen=True, slots=True)
+class LoadSettled:
+    """The job will not change its load at an earlier time than this: it may still do so later, and tell it late."""
+
+    time_ns: int
+
+
+Event = LimitSet | LoadChanged | ProcessAttached | LoadSettled
 
 
 class EventFile:
@@ -55,6 +63,8 @@ class EventFile:
             record = _RECORD.pack(event.time_ns, _LIMIT, event.power_limit_w)
         elif isinstance(event, ProcessAttached):
             record = _RECORD.pack(event.time_ns, _PROCESS, event.pid)
+        elif isinstance(event, LoadSettled):
+            record = _RECORD.pack(event.time_ns, _SETTLED, 0.0)
         else:
             record = _RECORD.pack(event.time_ns, _LOAD, event.loaded)
         if os.write(self._fd, record) != _RECORD.size:
@@ -86,4 +96,6 @@ def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W], or 0 and 1,
         return LoadChanged(time_ns, bool(value))
     if kind == _PROCESS:
         return ProcessAttached(time_ns, int(value))
+    if kind == _SETTLED:
+        return LoadSettled(time_ns)
     raise ValueError(f"record of kind {kind} at {time_ns} ns: this is not the event file of a simulated GPU")

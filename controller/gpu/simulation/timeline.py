@@ -11,7 +11,15 @@ from operator import attrgetter
 from pathlib import Path
 
 from controller.clock import NS_PER_S
-from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged, ProcessAttached
+from controller.gpu.simulation.event_log import (
+    FOREVER_NS,
+    Event,
+    EventFile,
+    LimitSet,
+    LoadChanged,
+    LoadSettled,
+    ProcessAttached,
+)
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 
@@ -67,6 +75,8 @@ class GpuTimeline:
         self.start_ns = start_ns
         self.pids: set[int] = set()
         """The processes that have registered their load with it."""
+        self.settled_ns = FOREVER_NS
+        """Until when the load is final: what a job says, if it says it [ns]."""
         self._noise = noise
         self._file = None if path is None else EventFile(path)
         self._events: list[LimitSet | LoadChanged] = []
@@ -152,6 +162,9 @@ class GpuTimeline:
         """Insert an event at its time, and fold again what comes after it; equal times keep their order."""
         if isinstance(event, ProcessAttached):
             self.pids.add(event.pid)
+            return
+        if isinstance(event, LoadSettled):
+            self.settled_ns = event.time_ns
             return
         place = bisect_right(self._events, event.time_ns, key=attrgetter("time_ns"))
         self._events.insert(place, event)

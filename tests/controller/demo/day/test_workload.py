@@ -1,12 +1,15 @@
 """The job of the demo: the same work for the run and the baseline, exact whatever the limits."""
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from controller.clock import NS_PER_S
 from controller.demo.day.accounting import job_bounds_ns, run_baseline
 from controller.demo.day.workload import PAUSE_S, Training, Workload, fill
+from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
+from controller.gpu.simulation.backend import COUNTER_PERIOD_NS, SimulatedGpu
 from controller.gpu.simulation.event_log import LimitSet
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
@@ -92,6 +95,34 @@ def test_a_limit_that_changes_while_it_waits_moves_the_end_of_the_iteration() ->
     training.run_iteration()
     assert len(waited) == 2
     assert training.time_ns == waited[1] > 2 * waited[0]
+
+
+async def test_what_the_meters_show_is_final_although_a_pause_is_told_late(tmp_path: Path) -> None:
+    clock = SteppedClock(0.0)
+    ours, its = (GpuTimeline(CURVE, Noise(1), start_ns=ORIGIN_NS, path=tmp_path / "gpu.events") for _ in range(2))
+    gpu = SimulatedGpu(ours, clock=clock)
+    woken_ns = [ORIGIN_NS]
+
+    def oversleep(end_ns: int) -> int:
+        woken_ns.append(end_ns + 6 * NS_PER_S)
+        return woken_ns[-1]
+
+    training = Training(its, Noise(1), begin_ns=ORIGIN_NS, wait=oversleep)
+    training.begin()
+    shown = []
+    for iteration in range(100):
+        training.run_iteration()
+        await clock.step_to(woken_ns[-1])
+        shown.append(await gpu.read_sample())
+        if iteration % 25 == 24:
+            training.pause(PAUSE_S)
+    training.end()
+    for sample in shown:
+        counted_ns = ORIGIN_NS + (sample.time_ns - ORIGIN_NS) // COUNTER_PERIOD_NS * COUNTER_PERIOD_NS
+        assert sample.energy_j == its.energy_j(counted_ns)
+    assert shown[-1].time_ns > training.time_ns - 30 * NS_PER_S
+    ours.close()
+    its.close()
 
 
 def test_a_job_that_does_not_use_the_gpu_is_an_error() -> None:
