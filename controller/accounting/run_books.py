@@ -244,7 +244,8 @@ class RunBooks:
         """
         self._in_force.note(gpus.in_force, self.purpose, at_ns=interval.begin_ns)
         self.top_power_limit_w = max(self.top_power_limit_w, gpus.highest_w)
-        if interval.active and gpus.in_force is not None and not gpus.are_at_prior:
+        began_so = gpus.in_force is not None and interval.begin_ns >= gpus.in_force[1]  # else the limit came after it
+        if interval.active and began_so and not gpus.are_at_prior:
             self.was_limited = True
         if interval.active and gpus.are_reduced:
             self.gap = self.gap or "limits_differ"

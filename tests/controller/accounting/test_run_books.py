@@ -304,6 +304,18 @@ def test_of_gpus_at_unlike_limits_nothing_is_told(gpus: dict[str, bool]) -> None
     assert "unlike limits" in describe_saving(course.books.saving(Looks()))
 
 
+def test_a_limit_that_is_lowered_after_an_interval_says_nothing_of_it() -> None:
+    course = Course()
+    course.work(10.0)
+    course.in_force, course.are_at_prior = (200.0, ns(20.0)), False  # while what began at 10 s is not known yet
+    course.work(10.0)
+    found = course.books.saving(Looks())
+    assert isinstance(found, KnownSaving)
+    assert found.is_unchanged
+    course.work(10.0)
+    assert course.books.saving(Looks()) == UnknownSaving(code="too_early", n_looks=0)
+
+
 @pytest.mark.parametrize(("limit_w", "gap"), [(TOP_W, None), (200.0, "curve_changed")])
 def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float, gap: str | None) -> None:
     course = Course()
