@@ -172,7 +172,7 @@ async def test_a_signal_that_dies_is_stale_after_two_hours_and_the_plan_ignores_
     site = Site(tmp_path / "state", [gpu], *SLOW, *overrides, providers=[trace(tmp_path, until_hour=6)])
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
-        await training.train(12 * HOUR_S, flush_s=60)
+        await training.train(9 * HOUR_S, flush_s=60)
         assert least_w <= gpu.requested_power_limit_w <= most_w
     stale = [change for change in site.limits(gpu) if change.reason == "signal_stale"]
     assert stale
@@ -191,7 +191,7 @@ async def test_a_restarted_controller_resumes_run_and_profile_without_a_second_s
     n_written = len(gpu.history)
     await training.train(600, flush_s=60)
     async with site.controlled():
-        await training.train(6 * HOUR_S, flush_s=60)
+        await training.train(4.5 * HOUR_S, flush_s=60)
     assert [limit_w for _, limit_w in without_looks(gpu.history[n_written:])] == [CLEAN_W, DIRTY_W, PRIOR_W]
     assert [report.state for report in site.profiles()][-2:] == ["waiting", "planned"]
     assert len(site.profiles()[-1].points) == 6

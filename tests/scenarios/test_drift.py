@@ -23,9 +23,9 @@ async def test_a_job_whose_cache_has_warmed_is_profiled_anew_within_its_budget(t
         job = Training(site, rate=lambda limit_w: min(rate_per_s(limit_w), slow_while_cold(site.clock)))
         await job.train(COLD_S)
         assert site.profiles()[-1].points[-1].iterations_per_s == pytest.approx(0.2, rel=0.02)
-        await job.train(5 * HOUR_S)
+        await job.train(3 * HOUR_S)
         warm, begin_s = job.n_iterations, site.clock.now_s()
-        await job.train(4 * HOUR_S)
+        await job.train(2 * HOUR_S)
         ideal_s = (job.n_iterations - warm) / rate_per_s(PRIOR_W)
         assert (site.clock.now_s() - begin_s) / ideal_s <= 1.03
     measured = {point.power_limit_w: point.iterations_per_s for point in site.profiles()[-1].points}
@@ -35,7 +35,7 @@ async def test_a_job_whose_cache_has_warmed_is_profiled_anew_within_its_budget(t
 async def test_a_job_that_keeps_to_its_curve_is_not_profiled_again(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()])
     async with site.controlled():
-        await Training(site).train(10 * HOUR_S)
+        await Training(site).train(4 * HOUR_S)
     states = [report.state for report in site.profiles()]
     assert list(dict.fromkeys(states)) == ["waiting", "profiling", "planned"]
     assert set(states[states.index("planned") :]) == {"planned"}
@@ -66,9 +66,9 @@ async def test_what_ran_on_a_dropped_curve_keeps_its_ratios(tmp_path: Path, capl
     async with site.controlled():
         divisor = 1
         job = Training(site, rate=lambda limit_w: rate_per_s(limit_w) / divisor)
-        await job.train(4 * HOUR_S)
+        await job.train(2 * HOUR_S)
         n_before, divisor = job.n_iterations, 2
-        await job.train(4 * HOUR_S)
+        await job.train(3 * HOUR_S)
         job.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]

@@ -106,8 +106,8 @@ async def test_a_gpu_that_another_run_held_for_long_saves_nothing_in_that_time(t
         other.publish_status()
         await asyncio.sleep(2)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(train(ranks, 2 * HALF_HOUR_S))
-            await other.train(HALF_HOUR_S)
+            tasks.create_task(train(ranks, 1.5 * HALF_HOUR_S))
+            await other.train(HALF_HOUR_S / 2)
             other.publish_status("finished")
         for rank in ranks:
             rank.publish_status("finished")
@@ -176,10 +176,10 @@ async def test_a_gpu_that_returns_later_than_the_others_saves_nothing_meanwhile(
         await train(ranks, HALF_HOUR_S)
         await asyncio.sleep(100)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(other.train(HALF_HOUR_S))
+            tasks.create_task(other.train(HALF_HOUR_S / 2))
             await asyncio.sleep(2)
-            tasks.create_task(train(ranks, 2 * HALF_HOUR_S))
-            await asyncio.sleep(HALF_HOUR_S)
+            tasks.create_task(train(ranks))
+            await asyncio.sleep(HALF_HOUR_S / 2)
             other.publish_status("finished")
         for rank in ranks:
             rank.publish_status("finished")

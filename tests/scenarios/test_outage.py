@@ -142,20 +142,20 @@ def outage(first_hour: float, last_hour: float, why: SignalError = BROKEN) -> Ca
     return fail
 
 
-async def test_an_outage_from_6_to_18_is_bridged_by_a_forecast(
+async def test_an_outage_from_3_to_11_is_bridged_by_a_forecast(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "controller.signal.feed")
-    drill = Drill(tmp_path, Source(outage(6, 18)))
-    await drill.run(24)
+    drill = Drill(tmp_path, Source(outage(3, 11)))
+    await drill.run(13)
     assert [state for _, state in drill.states] == ["fresh", "held", "forecast", "fresh"]
     hours = [hour for hour, _ in drill.states]
-    assert hours[1:] == [pytest.approx(7.0, abs=0.2), pytest.approx(8.0, abs=0.2), pytest.approx(18.0, abs=0.5)]
+    assert hours[1:] == [pytest.approx(4.0, abs=0.2), pytest.approx(5.0, abs=0.2), pytest.approx(11.0, abs=0.5)]
     assert len([message for message in caplog.messages if message.startswith("signal: ")]) == 4, "each once"
-    assert "signal_forecast" in drill.reasons(8.2, 18)
-    assert drill.reasons(8.2, 18) <= {"signal_forecast"}
-    assert all(_holds(change) for change in drill.limits if not 8 <= _hour(change) < 18.5)
-    bridged = [change for change in drill.limits if 8.2 <= _hour(change) < 18]
+    assert "signal_forecast" in drill.reasons(5.2, 11)
+    assert drill.reasons(5.2, 11) <= {"signal_forecast"}
+    assert all(_holds(change) for change in drill.limits if not 5 <= _hour(change) < 11.5)
+    bridged = [change for change in drill.limits if 5.2 <= _hour(change) < 11]
     for change in bridged:  # until the plan is made anew, a change may rest on the value of the hour before
         true = {intensity_g_per_kwh(math.floor(_hour(change) - late)) for late in (0.0, PERIOD_S / HOUR_S)}
         assert any(_value(change) == pytest.approx(one, rel=0.1) for one in true)

@@ -231,13 +231,13 @@ def refining(site: Site, gpu: FakeGpu) -> list[LimitChange]:
     return [change for change in site.limits(gpu) if change.reason == "refining"]
 
 
-async def test_a_whole_day_of_refinement_and_mixes_keeps_the_promise_and_saves(tmp_path: Path) -> None:
+async def test_a_day_of_refinement_and_mixes_keeps_the_promise_and_saves(tmp_path: Path) -> None:
     gpu = prior_gpu()
     overrides = (*SLOW, "plan.max_slowdown=1.10", "profiler.window_s=200", "profiler.n_blocks=40", "plan.period_s=600")
     site = Site(tmp_path / "state", [gpu], *overrides, providers=[trace(tmp_path)])
     training = Training(site, rate=noisy(slow_rate_per_s))
     async with site.controlled():
-        await training.train(24 * HOUR_S, flush_s=60)
+        await training.train(16 * HOUR_S, flush_s=60)
         training.publish_status("finished")
         await asyncio.sleep(120)
     final = site.energies()[-1]

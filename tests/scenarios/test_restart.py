@@ -44,10 +44,10 @@ async def test_after_a_restart_the_account_is_that_of_the_whole_run(
     site = Site(tmp_path, [gpu], "energy.period_s=10")
     training = Training(site)
     async with site.controlled():
-        await training.train(2 * HOUR_S)
+        await training.train(HOUR_S)
     await training.train(away_s)
     async with site.controlled():
-        await training.train(2 * HOUR_S)
+        await training.train(HOUR_S)
         training.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
@@ -72,12 +72,12 @@ async def test_with_fewer_or_more_gpus_after_a_restart_each_part_has_its_own_rat
     site = Site(tmp_path, gpus)
     before, after = (Training(site, [gpus[index] for index in chosen]) for chosen in (first, second))
     async with site.controlled():
-        await before.train(2 * HOUR_S)
+        await before.train(HOUR_S)
     for gpu in gpus:
         gpu.pids = frozenset()
     after._seq, after._n_marks, after.n_iterations = before._seq, before._n_marks, before.n_iterations
     async with site.controlled():
-        await after.train(2 * HOUR_S)
+        await after.train(HOUR_S)
         after.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
@@ -96,11 +96,11 @@ async def test_a_pause_during_downtime_need_not_be_made_up_for(tmp_path: Path) -
     site = Site(tmp_path, [prior_gpu()])
     training = Training(site)
     async with site.controlled():
-        await training.train(3 * HOUR_S)
+        await training.train(2 * HOUR_S)
     await training.train(20)
     await training.pause(600)
     async with site.controlled():
-        await training.train(3 * HOUR_S)
+        await training.train(2 * HOUR_S)
         training.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
@@ -113,12 +113,12 @@ async def test_a_training_that_its_launcher_starts_again_goes_on_with_its_books(
     site = Site(tmp_path, [gpu])
     first, second = Training(site, pid=100), Training(site, pid=200)
     async with site.controlled():
-        await first.train(2 * HOUR_S)
+        await first.train(HOUR_S)
         first.publish_status("lost")
         await asyncio.sleep(away_s)
         assert gpu.requested_power_limit_w == PRIOR_W
         n_measured = [change.reason for change in site.limits(gpu)].count("profiling")
-        await second.train(2 * HOUR_S)
+        await second.train(HOUR_S)
         assert gpu.requested_power_limit_w < PRIOR_W
         second.publish_status("finished")
         await asyncio.sleep(60)
@@ -162,7 +162,7 @@ async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(t
             await site.train(HOUR_S)
         await site.train(120.0)
         await whole_run.enter_async_context(away.controlled())
-        await site.train(HOUR_S)
+        await site.train(HOUR_S / 4)
         for rank in site.ranks:
             rank.publish_status("finished")
         await asyncio.sleep(60)
@@ -183,14 +183,16 @@ async def test_a_job_that_drifted_before_a_restart_keeps_its_time_budget_after_i
     """Without the start of its time budget, the time on the former curve would be measured by the new one."""
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
-    changed_s = site.clock.now_s() + 3 * HOUR_S
+    changed_s = site.clock.now_s() + HOUR_S
     training = Training(site, rate=lambda w: rate_per_s(w) / (1 if site.clock.now_s() < changed_s else factor))
     async with site.controlled():
-        await training.train(5 * HOUR_S)
+        await training.train(3 * HOUR_S)
+    states = [report.state for report in site.profiles()]
+    assert "profiling" in states[states.index("planned") :], "the drift is known before the restart"
     await training.train(5)
     async with site.controlled():
         n_before, begin_s = training.n_iterations, site.clock.now_s()
-        await training.train(5 * HOUR_S)
+        await training.train(3 * HOUR_S)
     ideal_s = factor * (training.n_iterations - n_before) / rate_per_s(PRIOR_W)
     assert 1.015 < (site.clock.now_s() - begin_s) / ideal_s < 1.032
 
@@ -337,5 +339,5 @@ async def test_a_run_that_began_before_its_gpu_could_be_read_says_that_this_is_m
         gpu.errors = {}
         await training.train(160.0)
         assert site.energies()[-1].incomplete == ["unmeasured"]
-        await training.train(2 * HOUR_S)
+        await training.train(1.5 * HOUR_S)
         assert site.energies()[-1].incomplete == [], "by now it is less than a hundredth"
