@@ -79,7 +79,8 @@ def test_rows_tell_what_part_of_the_optimum_and_of_the_grid_they_have(
 
 def test_the_controller_plays_the_same_runs(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def rows(*arguments: str) -> dict[str, dict[str, Any]]:
-        found = json_rows(capsys, *QUICK, "--starts", "1", "--signal", wind, "--policy", "static-mix", *arguments)
+        short = (*QUICK, "--hours", "2", "--starts", "1")
+        found = json_rows(capsys, *short, "--signal", wind, "--policy", "static-mix", *arguments)
         return {row["policy"]: row for row in found}
 
     found = rows("--live")
