@@ -1,5 +1,7 @@
 """`gridchase up` with the simulated GPU beside the examples: what it says of a run is what the simulation knows.
 
+Of a run of a minute that is what it has used. What was saved is not told yet, although its limit was lowered.
+
 The examples train for longer, which is all that is changed in them; each of their steps lasts as long as the simulated
 GPU asks at its present limit (`trainings/on_simulated_gpu.py`). Configuration and logging are the default ones.
 """
@@ -36,9 +38,9 @@ STEPS_AN_EPOCH: Final = {
     "flax_loop": 32,
 }
 N_STEPS: Final = 500
-"""Enough for the curve, and for twenty seconds of plans on it."""
-TOLERANCE: Final = 0.01
-"""It is about 0.005; on a machine whose cores are shared by many, stalls are measured, too."""
+"""Enough for the curve, and for twenty seconds of plans on it; eight looks would take a quarter of an hour."""
+TOLERANCE: Final = 0.03
+"""The run begins before its first forward pass, and is accounted for between readings of the meter."""
 _TIMEOUT_S: Final = 60.0
 
 
@@ -139,13 +141,9 @@ def test_what_a_run_is_said_to_have_cost_is_what_the_simulation_knows(name: str,
     assert record.iterations == books["n_steps"] == n_epochs * STEPS_AN_EPOCH[name]
     assert books["slowdown_ratio"] > 1.01
     summary = summarize(name, record.run, record, unmeasured=("", ""))
-    logging.getLogger(__name__).info(
-        "%d steps, slowdown %.4f simulated; published: %s", record.iterations, books["slowdown_ratio"], summary
-    )
-    assert summary.slowdown_ratio == record.slowdown_ratio
-    if record.evidence == "too_early":  # too few looks at the highest limit in a run of a minute: nothing is claimed
-        assert record.slowdown_ratio is None
-    else:
-        assert record.evidence == "measured", (record, up.log)
-        assert record.slowdown_ratio == pytest.approx(books["slowdown_ratio"], abs=TOLERANCE), (record, books, up.log)
+    logging.getLogger(__name__).info("simulated: %s; published: %s", books, summary)
+    assert record.duration_s == pytest.approx(books["duration_s"], rel=TOLERANCE), (record, books, up.log)
+    assert record.energy_j == pytest.approx(books["energy_j"], rel=TOLERANCE), (record, books, up.log)
+    assert (record.evidence, record.slowdown_ratio, record.saved_ratio) == ("too_early", None, None), (record, up.log)
+    assert "Wh, too early to tell what was saved" in str(summary)
     assert f"gridchase: {summary}" in outcome.stderr.splitlines(), outcome.stderr

@@ -2,7 +2,7 @@
 
 The script trains with its real library. Each optimizer step lasts until the GPU, at its present limit, has done its
 work, which begins with the first forward pass (or Keras' call of its compiled step); what Python does meanwhile costs
-no time of its own, as on a real GPU. At the end the books are written: what the limits have cost, exactly.
+no time of its own, as on a real GPU. At the end the books are written: what the run and its limits have cost, exactly.
 """
 
 import atexit
@@ -79,7 +79,12 @@ class SimulatedSteps:
         self._gpu.record(LoadChanged(time.monotonic_ns(), loaded=False))
         duration_s = (self._last_ns - (self._first_ns or 0)) / NS_PER_S
         baseline_s = duration_s - self._extra_s
-        books = {"n_steps": self._n_steps, "duration_s": duration_s, "slowdown_ratio": duration_s / baseline_s}
+        books = {
+            "n_steps": self._n_steps,
+            "duration_s": duration_s,
+            "energy_j": self._gpu.energy_j(self._last_ns) - self._gpu.energy_j(self._first_ns or 0),
+            "slowdown_ratio": duration_s / baseline_s,
+        }
         self._books.write_text(json.dumps(books), encoding="utf-8")
 
     def _reached_ns(self, goal: float, begin_ns: int) -> int:
