@@ -118,12 +118,15 @@ class RunReporter:
             self._node_profile = part
             self._retain(self._node_profile_topic, self._named(part, node=self._run.node))
 
-    def publish_energy(self, part: RunEnergy) -> None:
-        """Publish this node's part and, where it has rank 0, the sum over all nodes."""
+    def publish_energy(self, part: RunEnergy) -> RunEnergy | None:
+        """Publish this node's part and, where it has rank 0, the sum over all nodes, which is returned."""
         self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
-        if 0 in self._ranks.members:
-            others = self._other_nodes.energies.values() if self._ranks.is_multi_node else ()
-            self._send_energy(self._energy_topic, self._named(summed(part, others)))
+        if 0 not in self._ranks.members:
+            return None
+        others = self._other_nodes.energies.values() if self._ranks.is_multi_node else ()
+        whole = self._named(summed(part, others))
+        self._send_energy(self._energy_topic, whole)
+        return whole
 
     def _named(self, report: M, **more: str) -> M:
         """Return a report with the time, and with the ids of its topic."""

@@ -27,6 +27,7 @@ from controller.control.limit_control import LimitControl, TimeBudgetStart, refu
 from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
 from controller.control.plan import PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
+from controller.history.run_history import JobKey, RunHistory
 from controller.ports import Blocked, SignalSource, Target
 from policies.planning import Progress
 from policies.profiling.paired_looks import Looks
@@ -51,6 +52,7 @@ class RunLeader:
         config: Config,
         signal: SignalSource,
         store: ProfileStore,
+        history: RunHistory,
         ranks: Ranks,
         gpus: GpuGroup,
         account: EnergyAccount,
@@ -61,8 +63,8 @@ class RunLeader:
     ) -> None:
         self._tell = tell
         self._has_told = False
-        self._user = run.user
-        self._job = run.job
+        self._run = run
+        self._history = history
         self._energy = config.energy
         self._pause_s = config.profiler.pause_s
         self._signal = signal
@@ -184,6 +186,7 @@ class RunLeader:
 
     def _begin(self, rhythm: RunRhythm) -> None:
         """Begin to learn the curve, from a stored one where there is one: that waits until an iteration is known."""
+        self._history.begin(JobKey(self._run.user, self._run.job), self._run.run)
         floor_w, ceiling_w = self._gpus.bounds_w()
         stored = self._store.load(self._key())
         if stored is not None and stored.kind == "exact" and rhythm.standing == "unknown":
@@ -250,8 +253,8 @@ class RunLeader:
     def _key(self) -> ProfileKey:
         status = self._ranks.status
         return ProfileKey(
-            user=self._user,
-            job=self._job,
+            user=self._run.user,
+            job=self._run.job,
             gpu_model=self._gpus.model,
             n_gpus=len(self._gpus.uuids),
             world_size=status.world_size,
