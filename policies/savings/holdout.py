@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
+from policies.vocabulary.quantiles import NORMAL_QUANTILE_95, student_quantile
+
 MIN_HOLDOUTS: Final = 4
 """Held-out runs, each with others in its block, before there is anything to say."""
 MAX_HOLDOUT_RATIO: Final = 0.5
-NORMAL_QUANTILE: Final = 1.645
-"""Of the normal distribution, at 95 %."""
 PRECISION_RATIO: Final = 0.01
 """The half-width that is aimed at: one point."""
 
@@ -155,7 +155,7 @@ def runs_needed(sd_ratio: float, *, holdout_ratio: float) -> int:
         holdout_ratio: h, the share that is held out.
     """
     variances = 1 / holdout_ratio + 1 / (1 - holdout_ratio)
-    return math.ceil((NORMAL_QUANTILE * sd_ratio / PRECISION_RATIO) ** 2 * variances)
+    return math.ceil((NORMAL_QUANTILE_95 * sd_ratio / PRECISION_RATIO) ** 2 * variances)
 
 
 def _difference(
@@ -178,21 +178,3 @@ def _difference(
 
 def _mean_log(runs: Sequence[ComparedRun], quantity: Callable[[ComparedRun], float]) -> float:
     return math.fsum(math.log(quantity(run)) for run in runs) / len(runs)
-
-
-def student_quantile(n_degrees: float) -> float:
-    """Return the 95 % quantile of Student's t distribution, by the Cornish-Fisher expansion, to 0.2 % from 3 on.
-
-    Args:
-        n_degrees: the degrees of freedom, at least 3.
-    """
-    q, n = NORMAL_QUANTILE, n_degrees
-    terms = np.array(
-        [
-            q,
-            (q**3 + q) / 4,
-            (5 * q**5 + 16 * q**3 + 3 * q) / 96,
-            (3 * q**7 + 19 * q**5 + 17 * q**3 - 15 * q) / 384,
-        ]
-    )
-    return float((terms / n ** np.arange(4.0)).sum())

@@ -16,7 +16,6 @@ from policies.savings.holdout import (
     compare_holdouts,
     is_held_out,
     runs_needed,
-    student_quantile,
 )
 
 JOBS = st.text(max_size=20)
@@ -73,12 +72,6 @@ def test_a_share_out_of_bounds_is_refused(holdout_ratio: float) -> None:
 )
 def test_how_many_runs_are_needed(sd_ratio: float, holdout_ratio: float, n_runs: int) -> None:
     assert runs_needed(sd_ratio, holdout_ratio=holdout_ratio) == n_runs
-
-
-@pytest.mark.parametrize("n_degrees", [3, 4, 7, 20, 200])
-def test_the_quantile_agrees_with_scipy(n_degrees: int) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    assert student_quantile(n_degrees) == pytest.approx(stats.t.ppf(0.95, n_degrees), rel=0.003)
 
 
 def test_before_four_holdouts_it_is_too_early_to_tell() -> None:
