@@ -27,6 +27,7 @@ from controller.control.limit_control import LimitControl, TimeBudgetStart, refu
 from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
 from controller.control.plan import PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
+from controller.history.length_guess import guessed_length
 from controller.history.run_history import JobKey, RunHistory
 from controller.ports import Blocked, SignalSource, Target
 from policies.planning import Progress
@@ -213,6 +214,14 @@ class RunLeader:
                 started_at_s=status.started_at_s,
                 total_iterations=slowest.total_iterations(status.total_iterations),
                 spent=self._spent(),
+                guessed=guessed_length(
+                    self._history.ended(JobKey(self._run.user, self._run.job)),
+                    status,
+                    gpu_model=self._gpus.model,
+                    n_iterations=slowest.n_iterations,
+                    n_unobserved=slowest.n_unobserved,
+                    now_s=now_s,
+                ),
             ),
             provenance=self._signal.provenance(),
             joint=self._joint,

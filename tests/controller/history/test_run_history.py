@@ -2,35 +2,16 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from controller.history import run_history
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from publishers.shared.files import file_writer
+from tests.controller.history.outcomes import OUTCOME, outcome
 
 KEY = JobKey("alice", "resnet50")
 TIMEOUT_S = 10.0
-_OUTCOME = Outcome(
-    run="run-1",
-    started_at_s=1_000.0,
-    ended_at_s=9_000.0,
-    end="finished",
-    is_complete=True,
-    n_iterations=5_000.0,
-    active_s=7_500.0,
-    energy_j=2e6,
-    world_size=1,
-    gpu_model="NVIDIA A40",
-    n_gpus=1,
-)
-
-
-def outcome(run: str = "run-1", **changes: Any) -> Outcome:  # noqa: ANN401 — the record checks them
-    """Return how a run has ended."""
-    return msgspec.structs.replace(_OUTCOME, run=run, **changes)
 
 
 def kept(state_dir: Path, *runs: str, key: JobKey = KEY) -> Path:
@@ -53,7 +34,7 @@ def test_how_a_run_has_ended_survives_the_controller(tmp_path: Path) -> None:
     with RunHistory(kept(tmp_path, "run-1")) as history:
         (ended,) = history.ended(KEY)
     assert ended.number == 0
-    assert all(getattr(ended, name) == getattr(_OUTCOME, name) for name in Outcome.__struct_fields__)
+    assert all(getattr(ended, name) == getattr(OUTCOME, name) for name in Outcome.__struct_fields__)
 
 
 def test_a_run_is_remembered_at_once_whatever_the_disk_does(tmp_path: Path) -> None:

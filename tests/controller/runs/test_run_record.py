@@ -10,6 +10,8 @@ from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import TICK_S, RouterBench, limit_state
 from tests.fakes import KEY, MIDNIGHT_S
 
+JOB = JobKey(KEY.user, KEY.job)
+
 
 async def run_to_the_end(bench: RouterBench, n_s: int = 20, *, first: int = 0, **status: object) -> None:
     """Train for some seconds, two iterations a second, and finish."""
@@ -26,7 +28,7 @@ async def run_to_the_end(bench: RouterBench, n_s: int = 20, *, first: int = 0, *
 
 def remembered(bench: RouterBench) -> tuple[EndedRun, ...]:
     """Return the runs that are remembered."""
-    return bench.history.ended(JobKey(KEY.user, KEY.job))
+    return bench.history.ended(JOB)
 
 
 async def test_a_run_that_ends_is_remembered(tmp_path: Path) -> None:
