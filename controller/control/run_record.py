@@ -1,5 +1,6 @@
 """The record of a run: what is published of its energy while it goes on, and what is remembered once it has ended."""
 
+import logging
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,12 +11,16 @@ from controller.accounting.reports import RunReporter, energy_report
 from controller.accounting.run_saving import RunSaving
 from controller.clock import Clock
 from controller.control.gpu_group import GpuGroup
+from controller.history.holdouts import compare_with, with_comparison
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from controller.ports import Blocked, SignalSource, Target
+from publishers.messages.holdouts import describe_holdouts
 from publishers.messages.reports import RunEnergy
 
 UNOBSERVED_RATIO = 0.01
 """A run of which no more of its iterations were missed, at its beginning, is complete."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class RunRecord:
@@ -34,6 +39,7 @@ class RunRecord:
         observed: ObservedPlan | None,
         reporter: RunReporter,
         history: RunHistory,
+        holdout_ratio: float,
     ) -> None:
         self._run = run
         self._clock = clock
@@ -45,6 +51,7 @@ class RunRecord:
         self._observed = observed
         self._reporter = reporter
         self._history = history
+        self._holdout_ratio = holdout_ratio
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
         self._mean_power_limit_w: float | None = None
@@ -87,9 +94,21 @@ class RunRecord:
             reason=self._limit_reason,
             saving=self._saving.latest,
         )
-        whole = self._reporter.publish_energy(part)
+        whole = self._reporter.whole(part)
         if final and whole is not None and state != "running":
-            self._history.end(JobKey(self._run.user, self._run.job), self._outcome(whole, state))
+            whole = self._remember(whole, state)
+        self._reporter.publish_energy(part, whole)
+
+    def _remember(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> RunEnergy:
+        """Remember how the run has ended, and return its record with what runs held out say, if there are any."""
+        key, holdout_ratio = JobKey(self._run.user, self._run.job), self._holdout_ratio
+        ended = self._history.end(key, self._outcome(whole, end))
+        if ended is None or not holdout_ratio:
+            return whole
+        found = compare_with(ended, self._history.ended(key), holdout_ratio=holdout_ratio)
+        whole = with_comparison(whole, found)
+        _LOGGER.info("%s: %s", self._run.key, describe_holdouts(whole))
+        return whole
 
     def _outcome(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> Outcome:
         status, slowest = self._ranks.status, self._ranks.slowest

@@ -19,15 +19,16 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 import msgspec
 from msgspec import Meta, Struct, field
 
+from policies.savings.holdout import is_held_out
 from publishers.messages.topics import escape_level
 from publishers.shared.files.file_writer import Content, FileWriter
 
 VERSION: Final = 1
-MAX_RUNS: Final = 64
-"""Of more ended runs of a job the oldest are forgotten, and of more that never ended, too."""
-MAX_JOBS: Final = 256
-"""Of more than these the one is dropped whose last run is the oldest, of the user who has most. All of them are
-some 6 MB."""
+MAX_RUNS: Final = 256
+"""Of more ended runs of a job the oldest are forgotten, and of more that never ended, too. An A/B comparison needs some
+hundred."""
+MAX_JOBS: Final = 128
+"""Of more than these the one is dropped whose last run is the oldest, of the user who has most. All are 10 MB."""
 _MOST: Final = 1e15
 """More joules, seconds or iterations than any run comes to."""
 
@@ -80,10 +81,18 @@ class Outcome(Struct, frozen=True, kw_only=True):
     batch_size: Count | None = None
 
 
-class EndedRun(Outcome, frozen=True, kw_only=True):
-    """A run that has ended; `number`: which of the job's runs it was, from 0."""
+class BegunRun(Struct, frozen=True, kw_only=True):
+    """A run's number among those of its job, from 0, and whether it is held out at the prior limit."""
 
     number: Count
+    is_held_out: bool = False
+
+
+class EndedRun(Outcome, frozen=True, kw_only=True):
+    """A run that has ended; `number` and `is_held_out` as in `BegunRun`."""
+
+    number: Count
+    is_held_out: bool = False
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -92,14 +101,14 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     Attributes:
         user, job: whose, and which.
         n_begun: how many have begun; the next one has this number.
-        begun: the numbers of those that have not ended, by their ids, the oldest first.
+        begun: those that have not ended, by their ids, the oldest first.
         ended: those that have, in the order of their ends.
     """
 
     user: str
     job: str
     n_begun: Count = 0
-    begun: dict[str, Count] = field(default_factory=dict)
+    begun: dict[str, BegunRun] = field(default_factory=dict)
     ended: tuple[EndedRun, ...] = ()
 
 
@@ -137,30 +146,43 @@ class RunHistory:
         """Finish pending writes, within a bounded time."""
         self._writer.close()
 
-    def begin(self, key: JobKey, run: str) -> int:
-        """Return the number of a run that begins, or goes on."""
+    def begin(self, key: JobKey, run: str, *, holdout_ratio: float = 0.0) -> BegunRun:
+        """Return the number of a run that begins, or goes on, and whether it is held out: for all of its life.
+
+        Args:
+            key: the job.
+            run: the id of the run.
+            holdout_ratio: the share of the job's runs that is held out.
+        """
         record = self._record(key)
         if run in record.begun:
             return record.begun[run]
         former = next((each for each in reversed(record.ended) if each.run == run), None)
-        is_back = former is not None and former.end != "finished"
-        number = former.number if former is not None and is_back else record.n_begun
-        begun = dict([*record.begun.items(), (run, number)][-MAX_RUNS:])
-        ended = tuple(each for each in record.ended if each.number != number)
+        if former is not None and former.end != "finished":
+            begun = BegunRun(number=former.number, is_held_out=former.is_held_out)
+        else:
+            number = record.n_begun
+            begun = BegunRun(number=number, is_held_out=is_held_out("/".join(key), number, holdout_ratio=holdout_ratio))
         self._save(
-            msgspec.structs.replace(record, begun=begun, ended=ended, n_begun=max(record.n_begun, number + 1)),
+            msgspec.structs.replace(
+                record,
+                n_begun=max(record.n_begun, begun.number + 1),
+                begun=dict([*record.begun.items(), (run, begun)][-MAX_RUNS:]),
+                ended=tuple(each for each in record.ended if each.number != begun.number),
+            )
         )
-        return number
+        return begun
 
-    def end(self, key: JobKey, outcome: Outcome) -> None:
-        """Record how a run has ended; one that has not begun here is another node's."""
+    def end(self, key: JobKey, outcome: Outcome) -> EndedRun | None:
+        """Record how a run has ended, and return that; one that has not begun here is another node's."""
         record = self._record(key)
         begun = dict(record.begun)
-        number = begun.pop(outcome.run, None)
-        if number is None:
-            return
-        ended = EndedRun(number=number, **msgspec.structs.asdict(outcome))
+        place = begun.pop(outcome.run, None)
+        if place is None:
+            return None
+        ended = EndedRun(**msgspec.structs.asdict(place), **msgspec.structs.asdict(outcome))
         self._save(msgspec.structs.replace(record, begun=begun, ended=(*record.ended, ended)[-MAX_RUNS:]))
+        return ended
 
     def ended(self, key: JobKey) -> tuple[EndedRun, ...]:
         """Return the runs of a job that have ended, the latest last."""

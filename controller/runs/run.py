@@ -133,7 +133,7 @@ class TrainingRun:
         self._observed = ObservedPlan() if config.plan.observe else None
         self._idleness = Idleness(idle_s=config.job.idle_s)
         self._tick_s, self._stepped_s = math.inf, 0.0
-        self._record = self._record_in(history)
+        self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
 
     @property
     def is_leader(self) -> bool:
@@ -305,7 +305,7 @@ class TrainingRun:
             self._on_release(self)
             self._publish(blocked)
 
-    def _record_in(self, history: RunHistory) -> RunRecord:
+    def _record_in(self, history: RunHistory, *, holdout_ratio: float) -> RunRecord:
         return RunRecord(
             self.identity,
             clock=self._clock,
@@ -317,6 +317,7 @@ class TrainingRun:
             observed=self._observed,
             reporter=self._reporter,
             history=history,
+            holdout_ratio=holdout_ratio,
         )
 
     def _role(self) -> RunControl:

@@ -80,10 +80,12 @@ class TooFewHoldouts:
     """It is too early to tell.
 
     Attributes:
-        n_held_out: how many were held out and can be compared.
+        n_runs: how many can be compared.
+        n_held_out: how many of them were held out.
         n_missing: how many more must be.
     """
 
+    n_runs: int
     n_held_out: int
     n_missing: int
 
@@ -133,11 +135,12 @@ def compare_holdouts(runs: Iterable[ComparedRun], *, holdout_ratio: float) -> Ho
     ]
     pairs = [(held_out, others) for held_out, others in pairs if held_out and others]
     n_held_out = sum(len(held_out) for held_out, _ in pairs)
+    n_runs = n_held_out + sum(len(others) for _, others in pairs)
     if n_held_out < MIN_HOLDOUTS or len(pairs) < MIN_HOLDOUTS:
-        return TooFewHoldouts(n_held_out=n_held_out, n_missing=MIN_HOLDOUTS - min(n_held_out, len(pairs)))
+        n_missing = MIN_HOLDOUTS - min(n_held_out, len(pairs))
+        return TooFewHoldouts(n_runs=n_runs, n_held_out=n_held_out, n_missing=n_missing)
     energy, sd_ratio = _difference(pairs, lambda run: run.iteration_energy_j)
     time, _ = _difference(pairs, lambda run: run.iteration_time_s)
-    n_runs = n_held_out + sum(len(others) for _, others in pairs)
     return HoldoutComparison(
         n_runs=n_runs,
         n_held_out=n_held_out,

@@ -40,7 +40,7 @@ def test_how_a_run_has_ended_survives_the_controller(tmp_path: Path) -> None:
 def test_a_run_is_remembered_at_once_whatever_the_disk_does(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("in the way")
     with RunHistory(tmp_path) as history:
-        assert history.begin(KEY, "run-1") == 0
+        assert history.begin(KEY, "run-1").number == 0
         history.end(KEY, outcome())
         assert len(history.ended(KEY)) == 1
 
@@ -48,10 +48,10 @@ def test_a_run_is_remembered_at_once_whatever_the_disk_does(tmp_path: Path) -> N
 def test_runs_are_numbered_as_they_begin_over_restarts(tmp_path: Path) -> None:
     kept(tmp_path, "a", "b")
     with RunHistory(tmp_path) as history:
-        assert [history.begin(KEY, run) for run in ("c", "d", "c")] == [2, 3, 2]
+        assert [history.begin(KEY, run).number for run in ("c", "d", "c")] == [2, 3, 2]
         assert history.flush(TIMEOUT_S)
     with RunHistory(tmp_path) as history:
-        assert [history.begin(KEY, run) for run in ("d", "e")] == [3, 4]
+        assert [history.begin(KEY, run).number for run in ("d", "e")] == [3, 4]
 
 
 @pytest.mark.parametrize(("end", "number"), [("lost", 0), ("silent", 0), ("finished", 1)])
@@ -59,10 +59,23 @@ def test_a_run_that_comes_back_keeps_its_number_unless_it_had_finished(tmp_path:
     with RunHistory(tmp_path) as history:
         history.begin(KEY, "run-1")
         history.end(KEY, outcome(end=end))
-        assert history.begin(KEY, "run-1") == number
+        assert history.begin(KEY, "run-1").number == number
         history.end(KEY, outcome(n_iterations=9_000.0))
         assert [each.number for each in history.ended(KEY)] == list(range(number + 1))
         assert history.ended(KEY)[-1].n_iterations == 9_000.0
+
+
+def test_one_run_of_each_block_is_held_out_for_all_of_its_life(tmp_path: Path) -> None:
+    runs = [f"run-{n}" for n in range(20)]
+    with RunHistory(tmp_path) as history:
+        drawn = [history.begin(KEY, run, holdout_ratio=0.2).is_held_out for run in runs]
+        assert history.flush(TIMEOUT_S)
+    assert [sum(drawn[block : block + 5]) for block in (0, 5, 10, 15)] == [1, 1, 1, 1]
+    with RunHistory(tmp_path) as history:
+        assert [history.begin(KEY, run, holdout_ratio=0.0).is_held_out for run in runs] == drawn
+        for run in runs:
+            history.end(KEY, outcome(run, end="lost"))
+        assert [history.begin(KEY, run, holdout_ratio=0.5).is_held_out for run in runs] == drawn
 
 
 def test_a_run_that_another_node_leads_is_not_remembered(tmp_path: Path) -> None:

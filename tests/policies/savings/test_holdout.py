@@ -76,8 +76,8 @@ def test_how_many_runs_are_needed(sd_ratio: float, holdout_ratio: float, n_runs:
 
 def test_before_four_holdouts_it_is_too_early_to_tell() -> None:
     found = compare_holdouts(runs(30, holdout_ratio=0.1, sd_ratio=0.01, seed=1), holdout_ratio=0.1)
-    assert found == TooFewHoldouts(n_held_out=3, n_missing=1)
-    assert compare_holdouts([], holdout_ratio=0.1) == TooFewHoldouts(n_held_out=0, n_missing=4)
+    assert found == TooFewHoldouts(n_runs=30, n_held_out=3, n_missing=1)
+    assert compare_holdouts([], holdout_ratio=0.1) == TooFewHoldouts(n_runs=0, n_held_out=0, n_missing=4)
 
 
 def test_a_block_without_both_kinds_says_nothing() -> None:
