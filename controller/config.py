@@ -115,10 +115,13 @@ class PlanConfig(PlanRules, frozen=True, kw_only=True):
     observe: bool = False
     job: tuple[JobPlan, ...] = ()
 
+    def may_hold_out(self, job: str) -> bool:
+        """Return whether runs of a job may be held out: none that must meet a deadline or keep a budget."""
+        return not self.observe and self.rules_of(job).objective not in {"deadline", "budget"}
+
     def job_holdout_ratio(self, job: str) -> float:
-        """Return the share of a job's runs that is held out: none that must meet a deadline or keep a budget."""
-        rules = self.rules_of(job)
-        return 0.0 if self.observe or rules.objective in {"deadline", "budget"} else rules.holdout_ratio
+        """Return the share of a job's runs that is held out."""
+        return self.rules_of(job).holdout_ratio if self.may_hold_out(job) else 0.0
 
     def rules_of(self, job: str) -> PlanRules:
         """Return the rules for a job: by the table of its name, else by the first whose pattern fits, else these."""

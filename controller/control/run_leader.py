@@ -74,6 +74,7 @@ class RunLeader:
         self._key = JobKey(run.user, run.job)
         self._history = history
         self._holdout_ratio = config.plan.job_holdout_ratio(run.job)
+        self._may_hold_out = config.plan.may_hold_out(run.job)
         self._begun: BegunRun | None = None
         self._energy = config.energy
         self._pause_s = config.profiler.pause_s
@@ -119,7 +120,7 @@ class RunLeader:
 
     @property
     def _is_held_out(self) -> bool:
-        return self._begun is not None and self._begun.is_held_out
+        return self._begun is not None and self._begun.is_held_out and self._may_hold_out
 
     @property
     def looks(self) -> Looks:

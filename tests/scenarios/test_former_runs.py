@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from controller.history.run_history import JobKey, RunHistory
 from policies.savings.holdout import is_held_out
 from tests.controller.history.outcomes import outcome
-from tests.fakes import USER
+from tests.fakes import USER, FakeGpu
 from tests.scenarios.multi_node_site import MultiNodeSite
 from tests.scenarios.site import Site, Training, prior_gpu
 
@@ -71,14 +73,31 @@ async def test_a_run_held_out_keeps_its_prior_limit_and_is_told_to_have_saved_no
     assert (ended.number, ended.is_held_out) == (number, True)
 
 
+async def train_under_two_controllers(state_dir: Path, gpu: FakeGpu, **plan: Any) -> Site:  # noqa: ANN401 — the record checks them
+    """Hold a run out, and let it go on under another controller, whose plan differs."""
+    remember(state_dir, held_out_numbers(8)[-1])
+    site = Site(state_dir, [gpu], "plan.holdout_ratio=0.5")
+    training = Training(site, total_iterations=10_000)
+    async with site.controlled():
+        await training.train(300.0)
+    assert gpu.history == []
+    changed = msgspec.structs.replace(site.config.plan, **plan)
+    site.config = msgspec.structs.replace(site.config, plan=changed)
+    async with site.controlled():
+        await training.train(300.0)
+    return site
+
+
 async def test_a_run_held_out_stays_so_under_the_next_controller(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    remember(tmp_path, held_out_numbers(8)[-1])
-    for ratio in (0.5, 0.0):
-        site = Site(tmp_path, [gpu], f"plan.holdout_ratio={ratio}")
-        async with site.controlled():
-            await Training(site).train(300.0)
-    assert gpu.history == []
+    site = await train_under_two_controllers(tmp_path, gpu, holdout_ratio=0.0)
+    assert (gpu.history, site.energies()[-1].reason) == ([], "held_out")
+
+
+async def test_a_run_held_out_that_gets_a_deadline_is_held_out_no_more(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    await train_under_two_controllers(tmp_path, gpu, objective="deadline", deadline="8h")
+    assert gpu.history != []
 
 
 @pytest.mark.parametrize("objective", ["objective=deadline", "objective=budget"])
