@@ -5,7 +5,7 @@ planned day by day, as a run that ends when a day's work is done; and at every m
 corridor around what the bound allows: hardly any time is overdrawn when it ends, and hardly any is left unused.
 
 Where former runs say when it may end (`run_length`), it is planned as one that ends there. In the last hours before
-that, and all the way where their lengths differ much, the corridor holds as well.
+that the corridor holds as well.
 """
 
 import math
@@ -93,13 +93,13 @@ def rate_for_slowdown(
     else:
         so_far = replace(so_far, base_s=min(so_far.base_s, so_far.active_s))
         required = _up_to_the_checkpoint(so_far, allowed_ratio, end)
-        left_base_s = _checkpoint_s(so_far, bound_ratio, end) - so_far.base_s
+        left_base_s = _checkpoint_s(so_far, bound_ratio) - so_far.base_s
     # What the reserve alone forbids is no failure: the bound may well be kept.
     rest_s = bound_ratio * (so_far.base_s + left_base_s) - so_far.active_s
     required = replace(required, is_infeasible=rest_s < left_base_s * (2 - ROUNDING_FACTOR))
     most = bound_ratio + _half_width_ratio(bound_ratio)
     late_s = so_far.active_s - most * so_far.base_s
-    if (end is not None and end.may_be_in_debt) or late_s <= so_far.active_s * (ROUNDING_FACTOR - 1):
+    if end is not None or late_s <= so_far.active_s * (ROUNDING_FACTOR - 1):
         return required
     return replace(required, catch_up_per_s=so_far.highest_per_s / most * (1 + late_s / SETTLE_S))
 
@@ -135,14 +135,9 @@ class _End:
     guessed: GuessedLength | None = None
 
     @property
-    def may_be_in_debt(self) -> bool:
-        """Return whether time may be overdrawn on the way there."""
-        return self.guessed is None or not self.guessed.is_wide
-
-    @property
     def is_planned_for(self) -> bool:
         """Return whether the work until then may be done in whatever hours are best."""
-        return self.guessed is None or (self.may_be_in_debt and self.left_base_s >= LEAST_GUESSED_S)
+        return self.guessed is None or self.left_base_s >= LEAST_GUESSED_S
 
     @property
     def origin(self) -> str:
@@ -179,11 +174,10 @@ def _up_to_the_checkpoint(so_far: _SoFar, allowed_ratio: float, end: _End | None
     most A; the caller sees to it.
     """
     highest_per_s, base_s, active_s, period_s = so_far.highest_per_s, so_far.base_s, so_far.active_s, so_far.period_s
-    checkpoint_s = _checkpoint_s(so_far, allowed_ratio, end)
+    checkpoint_s = _checkpoint_s(so_far, allowed_ratio)
     left_s = allowed_ratio * checkpoint_s - active_s
     required = _within(highest_per_s, (checkpoint_s - base_s) * highest_per_s, left_s, period_s, "")
-    is_due = end is not None and end.may_be_in_debt
-    settle_s = min(max(end.left_base_s, period_s), SETTLE_S) if end is not None and is_due else SETTLE_S
+    settle_s = SETTLE_S if end is None else min(max(end.left_base_s, period_s), SETTLE_S)
     half_width_ratio = _half_width_ratio(allowed_ratio)
     most, least = allowed_ratio + half_width_ratio, allowed_ratio - half_width_ratio
     late_s, early_s = max(active_s - most * base_s, 0.0), max(least * base_s - active_s, 0.0)
@@ -201,16 +195,13 @@ def _up_to_the_checkpoint(so_far: _SoFar, allowed_ratio: float, end: _End | None
     )
 
 
-def _checkpoint_s(so_far: _SoFar, allowed_ratio: float, end: _End | None) -> float:
+def _checkpoint_s(so_far: _SoFar, allowed_ratio: float) -> float:
     """Return after how much work the time is to be even again [s]: a day's, or two where one is too near.
 
-    Where it can only be guessed widely where the run ends, it is there. It may be too near for what is overdrawn, even
-    if the corridor allows that.
+    It may be, for what is overdrawn, even if the corridor allows that.
     """
     base_s = so_far.base_s
     checkpoint_s = CHECKPOINT_S * (math.floor((base_s + so_far.period_s) / CHECKPOINT_S) + 1)
-    if end is not None and not end.may_be_in_debt and end.left_base_s >= LEAST_GUESSED_S:
-        checkpoint_s = base_s + end.left_base_s
     is_near = allowed_ratio * checkpoint_s - so_far.active_s < (checkpoint_s - base_s) * (2 - ROUNDING_FACTOR)
     return checkpoint_s + CHECKPOINT_S if is_near else checkpoint_s
 

@@ -31,8 +31,8 @@ EARLY: Final = 0.05
 """The quantile of what is left at which a run is taken to end."""
 CERTAIN_SPREAD_RATIO: Final = 0.05
 """Lengths that differ by no more are as good as told."""
-WIDE_SPREAD_RATIO: Final = 0.2
-"""Where lengths differ by so much, a guess alone bounds no debt."""
+MOST_SPREAD_RATIO: Final = 0.2
+"""Where lengths differ by so much, a guess bounds no debt: the run is better planned as one of unknown length."""
 LAST: Final = 1e-9
 """Of so many runs one comes so far: nothing is known beyond."""
 
@@ -56,16 +56,11 @@ class GuessedLength:
         """Return whether it is as good as told."""
         return self.spread_ratio <= CERTAIN_SPREAD_RATIO
 
-    @property
-    def is_wide(self) -> bool:
-        """Return whether it bounds no debt by itself."""
-        return self.spread_ratio >= WIDE_SPREAD_RATIO
-
 
 def guess_length(former_iterations: Sequence[float], n_iterations: float) -> GuessedLength | None:
     """Return where a run is taken to end, by how many iterations former ones had.
 
-    None: there are too few of them, or it has come farther than any of them could tell.
+    None: there are too few of them, they differ too much, or it has come farther than any of them could tell.
 
     Args:
         former_iterations: the iterations of former runs, the latest last; all above 0.
@@ -76,6 +71,8 @@ def guess_length(former_iterations: Sequence[float], n_iterations: float) -> Gue
         return None
     logs = np.log(lengths)
     mean_log, spread_ratio = float(logs.mean()), _spread_ratio(float(logs.std(ddof=1)), len(lengths))
+    if spread_ratio >= MOST_SPREAD_RATIO:
+        return None
     end_log = _early_end_log(mean_log, spread_ratio, so_far_log=math.log(n_iterations) if n_iterations else -math.inf)
     if end_log is None:
         return None

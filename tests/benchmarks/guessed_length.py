@@ -26,7 +26,7 @@ from tests.benchmarks.planning_beside_mix import OPEN_PERIOD_S, HourlyForecasts,
 TABLE: Final = Path(__file__).with_suffix(".md")
 TRACE: Final = "v100"
 BUDGET: Final = 1.05
-N_STARTS: Final = {24: 16, 240: 5}
+N_STARTS: Final = {24: 12, 240: 3}
 """On each signal, by the median length of the runs [h]."""
 SPREADS: Final = (0.0, 0.05, 0.15, 0.2, 0.5)
 N_FORMER: Final = (3, 20)

@@ -13,7 +13,6 @@ from policies.planning.run_length import (
     CERTAIN_SPREAD_RATIO,
     EARLY,
     MOST_RUNS,
-    WIDE_SPREAD_RATIO,
     GuessedLength,
     guess_by_time_limit,
     guess_length,
@@ -72,7 +71,7 @@ def test_runs_of_one_length_are_as_good_as_told() -> None:
 
 
 @pytest.mark.parametrize("n_former", [3, 5, 20])
-@pytest.mark.parametrize("sd_ratio", [0.05, 0.5])
+@pytest.mark.parametrize("sd_ratio", [0.01, 0.02])
 def test_one_run_in_twenty_ends_before_its_first_guess(n_former: int, sd_ratio: float) -> None:
     rng = np.random.default_rng(n_former)
     lengths = np.exp(sd_ratio * rng.standard_normal((2_000, n_former + 1)))
@@ -82,7 +81,7 @@ def test_one_run_in_twenty_ends_before_its_first_guess(n_former: int, sd_ratio: 
 
 
 def test_at_each_guessed_end_one_in_twenty_of_those_left_ends_before_the_next() -> None:
-    former = np.exp(0.3 * np.random.default_rng(1).standard_normal(20)).tolist()
+    former = np.exp(0.15 * np.random.default_rng(1).standard_normal(20)).tolist()
     found = [guess_length(former, 0.0)]
     while found[-1] is not None and len(found) < 4:
         found.append(guess_length(former, found[-1].total_iterations * (1 + 1e-9)))
@@ -147,16 +146,13 @@ def test_a_debt_is_settled_by_the_guessed_end() -> None:
     assert settling.reason == "slowdown_signal"
 
 
-@pytest.mark.parametrize("credit_s", [-100.0, 100.0])
-def test_a_wide_guess_keeps_the_corridor(credit_s: float) -> None:
-    run = so_far(hours=20.0, left_h=20.0, credit_s=credit_s, guessed_ratio=WIDE_SPREAD_RATIO)
-    wide = decided(1.03, history=HISTORY, so_far=run)
-    unknown = decided(1.03, history=HISTORY, so_far=replace(run, guessed=None))
-    assert means(wide)[1] == pytest.approx(means(unknown)[1], rel=0.002)
-    assert "guessed from 5 former runs" in wide.detail
+@pytest.mark.parametrize(("sd_ratio", "is_known"), [(0.08, True), (0.11, False), (1.0, False)])
+def test_three_runs_that_differ_much_tell_no_length(sd_ratio: float, is_known: bool) -> None:
+    lengths = np.exp(sd_ratio * np.array([-1.0, 0.0, 1.0])).tolist()
+    assert (guess_length(lengths, 0.0) is not None) == is_known
 
 
-@pytest.mark.parametrize("spread_ratio", [0.05, 0.15, 0.5])
+@pytest.mark.parametrize("spread_ratio", [0.05, 0.12])
 def test_whenever_a_run_ends_after_its_first_guess_it_is_hardly_over(spread_ratio: float) -> None:
     work = 30 * HOUR_S * float(REAL.iterations_per_s[-1])
     former = (work * np.exp(spread_ratio * np.array([-1.2, -0.6, 0.0, 0.0, 0.6, 1.2]))).tolist()
@@ -171,4 +167,3 @@ def test_whenever_a_run_ends_after_its_first_guess_it_is_hardly_over(spread_rati
     over = (run.edges_s[1:] - run.edges_s[0]) / done_s - 1.05
     is_after = done_s >= first.total_iterations / float(REAL.iterations_per_s[-1])
     assert over[is_after].max() <= 0.0006
-    assert over.max() <= (0.0006 if spread_ratio >= WIDE_SPREAD_RATIO else 0.05)
