@@ -28,6 +28,7 @@ from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter, backoff_s
 from controller.gpu.processes import ProcFileSystem
+from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.pauses import RunPauses
@@ -119,9 +120,10 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
+                RunHistory(state_dir) as history,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
             ):
-                app = _App(node, status, gpus, intake, profiles, checkpoints)
+                app = _App(node, status, gpus, intake, profiles, history, checkpoints)
                 async with node.connect(app.will, app.births) as bus:
                     await app.run(bus, stop)
 
@@ -136,6 +138,7 @@ class _App:
         gpus: Sequence[Gpu],
         intake: GpuIntake,
         profiles: ProfileStore,
+        history: RunHistory,
         checkpoints: RunCheckpoints,
     ) -> None:
         self._node = node
@@ -145,6 +148,7 @@ class _App:
         self._limiters: list[GpuPowerLimiter] = []
         self._intake = intake
         self._profiles = profiles
+        self._history = history
         self._checkpoints = checkpoints
         self._topics = Topics(node.config.bus.root)
         offline = _node_status(node, "offline")
@@ -196,6 +200,7 @@ class _App:
             clock=clock,
             signal=feed,
             store=self._profiles,
+            history=self._history,
             checkpoints=self._checkpoints,
             processes=self._node.processes,
             tick_s=tick_s,

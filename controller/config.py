@@ -22,6 +22,7 @@ from controller.errors import ConfigError
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE, CatalogueEntry
 from policies.providers.sources.mqtt import MqttSettings
+from policies.savings.holdout import MAX_HOLDOUT_RATIO
 from policies.vocabulary.units import HOUR_S
 from publishers.mqtt.bus_config import BusConfig, bus_faults
 from publishers.shared.toml_config import Section, SectionReaders, build_record, load_sections, redacted_repr
@@ -97,6 +98,7 @@ class PlanRules(Section, frozen=True, kw_only=True):
     min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.001
     step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
     share_slack: bool = False
+    holdout_ratio: Annotated[float, Meta(ge=0, le=MAX_HOLDOUT_RATIO)] = 0.0
 
 
 class JobPlan(Section, frozen=True, kw_only=True):
@@ -112,6 +114,14 @@ class PlanConfig(PlanRules, frozen=True, kw_only=True):
 
     observe: bool = False
     job: tuple[JobPlan, ...] = ()
+
+    def may_hold_out(self, job: str) -> bool:
+        """Return whether runs of a job may be held out: none that must meet a deadline or keep a budget."""
+        return not self.observe and self.rules_of(job).objective not in {"deadline", "budget"}
+
+    def job_holdout_ratio(self, job: str) -> float:
+        """Return the share of a job's runs that is held out."""
+        return self.rules_of(job).holdout_ratio if self.may_hold_out(job) else 0.0
 
     def rules_of(self, job: str) -> PlanRules:
         """Return the rules for a job: by the table of its name, else by the first whose pattern fits, else these."""

@@ -188,6 +188,11 @@ class IterationLog:
         """Return how many epochs were observed from their beginning; of the first, half is enough."""
         return max(0, self.n_epochs - self._first_epoch)
 
+    @property
+    def n_unobserved(self) -> float:
+        """Return how many iterations the process had done before the first one that was observed."""
+        return max((self._next_iteration or 0) - self.n_iterations, 0.0)
+
     def total_iterations(self, announced: int | None) -> float | None:
         """Return how many iterations there will be in all, counted as `n_iterations` counts: from the first observed.
 

@@ -118,12 +118,17 @@ class RunReporter:
             self._node_profile = part
             self._retain(self._node_profile_topic, self._named(part, node=self._run.node))
 
-    def publish_energy(self, part: RunEnergy) -> None:
-        """Publish this node's part and, where it has rank 0, the sum over all nodes."""
+    def whole(self, part: RunEnergy) -> RunEnergy | None:
+        """Return the energy of the whole run, by this node's part and those of others; None: rank 0 is on another."""
+        if 0 not in self._ranks.members:
+            return None
+        return summed(part, self._other_nodes.energies.values() if self._ranks.is_multi_node else ())
+
+    def publish_energy(self, part: RunEnergy, whole: RunEnergy | None) -> None:
+        """Publish this node's part and, where it leads the run, the whole."""
         self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
-        if 0 in self._ranks.members:
-            others = self._other_nodes.energies.values() if self._ranks.is_multi_node else ()
-            self._send_energy(self._energy_topic, self._named(summed(part, others)))
+        if whole is not None:
+            self._send_energy(self._energy_topic, self._named(whole))
 
     def _named(self, report: M, **more: str) -> M:
         """Return a report with the time, and with the ids of its topic."""

@@ -349,20 +349,23 @@ def refusal_of(fault: Fault) -> str:
 
 
 def _length_s(progress: Progress) -> float | None:
-    """Return how long a run will have been active in all, by its rate so far [s]; None where it is not known."""
-    if progress.total_iterations is None or not progress.n_iterations > 0:
+    """Return how long a run will have been active in all, by its rate so far [s]; None where nothing is known of it."""
+    guessed = progress.guessed
+    total_iterations = guessed.total_iterations if guessed is not None else progress.total_iterations
+    if total_iterations is None or not progress.n_iterations > 0:
         return None
-    return progress.active_s * progress.total_iterations / progress.n_iterations
+    return progress.active_s * total_iterations / progress.n_iterations
 
 
 def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:
     """Return the progress since the time budget began."""
     if start is None:
         return progress
-    total_iterations = progress.total_iterations
+    before, total_iterations, guessed = start.n_iterations, progress.total_iterations, progress.guessed
     return replace(
         progress,
-        n_iterations=progress.n_iterations - start.n_iterations,
+        n_iterations=progress.n_iterations - before,
         active_s=max(progress.active_s - start.active_s, 0.0),
-        total_iterations=None if total_iterations is None else total_iterations - start.n_iterations,
+        total_iterations=None if total_iterations is None else total_iterations - before,
+        guessed=guessed and replace(guessed, total_iterations=guessed.total_iterations - before),
     )

@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from controller.state_files import Content, FileWriter
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
+from publishers.shared.files.file_writer import Content, FileWriter
 
 VERSION: Final = 3
 MAX_PROFILES: Final = 256

@@ -5,6 +5,7 @@ A run on a single node has its leader there. The curve is measured on this node 
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.iteration_log import IterationLog
@@ -27,12 +28,19 @@ from controller.control.limit_control import LimitControl, TimeBudgetStart, refu
 from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
 from controller.control.plan import PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
+from controller.history.length_guess import guessed_length
+from controller.history.run_history import BegunRun, JobKey, RunHistory
 from controller.ports import Blocked, SignalSource, Target
 from policies.planning import Progress
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm_track import RunRhythm
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S
+
+HELD_OUT: Final = Blocked(
+    reason="held_out",
+    detail="held out at the prior limit, as the job's other runs are compared with it (plan.holdout_ratio)",
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -51,6 +59,7 @@ class RunLeader:
         config: Config,
         signal: SignalSource,
         store: ProfileStore,
+        history: RunHistory,
         ranks: Ranks,
         gpus: GpuGroup,
         account: EnergyAccount,
@@ -61,8 +70,12 @@ class RunLeader:
     ) -> None:
         self._tell = tell
         self._has_told = False
-        self._user = run.user
-        self._job = run.job
+        self._run = run
+        self._key = JobKey(run.user, run.job)
+        self._history = history
+        self._holdout_ratio = config.plan.job_holdout_ratio(run.job)
+        self._may_hold_out = config.plan.may_hold_out(run.job)
+        self._begun: BegunRun | None = None
         self._energy = config.energy
         self._pause_s = config.profiler.pause_s
         self._signal = signal
@@ -103,7 +116,11 @@ class RunLeader:
     @property
     def has_begun(self) -> bool:
         """Return whether anything was decided yet."""
-        return not isinstance(self.limits.state, Waiting)
+        return self._is_held_out or not isinstance(self.limits.state, Waiting)
+
+    @property
+    def _is_held_out(self) -> bool:
+        return self._begun is not None and self._begun.is_held_out and self._may_hold_out
 
     @property
     def looks(self) -> Looks:
@@ -138,8 +155,14 @@ class RunLeader:
             self._store_curve(update.state)
         return update
 
-    def target(self, *, now_s: float, now_ns: int) -> Target | None:
-        """Return the limit that the run should have now, at a Unix time [s] and a monotonic one [ns]."""
+    def target(self, *, now_s: float, now_ns: int) -> Target | Blocked | None:
+        """Return the limit that the run should have now, at a Unix time [s] and a monotonic one [ns].
+
+        One that is held out has none of ours for all of its life: it is what the others are compared with.
+        """
+        self._begun = self._begun or self._history.begin(self._key, self._run.run, holdout_ratio=self._holdout_ratio)
+        if self._is_held_out:
+            return HELD_OUT
         limits, slowest, rhythm = self.limits, self._ranks.slowest, self._ranks.rhythm
         limits.is_multi_node = self._ranks.is_multi_node
         if limits.heed(rhythm):  # what was measured before is void
@@ -166,7 +189,7 @@ class RunLeader:
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
         """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
         gpus, limits = self._gpus, self.limits
-        state: ProfileState = "observing" if is_barred else limits.state.name
+        state: ProfileState = "observing" if is_barred or self._is_held_out else limits.state.name
         fault = limits.fault if state == limits.state.name else None
         current = state, fault, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
         if current != self._published:
@@ -187,7 +210,7 @@ class RunLeader:
     def _begin(self, rhythm: RunRhythm) -> None:
         """Begin to learn the curve, from a stored one where there is one: that waits until an iteration is known."""
         floor_w, ceiling_w = self._gpus.bounds_w()
-        stored = self._store.load(self._key())
+        stored = self._store.load(self._profile_key())
         if stored is not None and stored.kind == "exact" and rhythm.standing == "unknown":
             return
         if stored is not None:
@@ -212,6 +235,14 @@ class RunLeader:
                 started_at_s=status.started_at_s,
                 total_iterations=slowest.total_iterations(status.total_iterations),
                 spent=self._spent(),
+                guessed=guessed_length(
+                    self._history.ended(self._key),
+                    status,
+                    gpu_model=self._gpus.model,
+                    n_iterations=slowest.n_iterations,
+                    n_unobserved=slowest.n_unobserved,
+                    now_s=now_s,
+                ),
             ),
             provenance=self._signal.provenance(),
             joint=self._joint,
@@ -242,7 +273,7 @@ class RunLeader:
         measured = measured_in(state)
         if measured is None:
             return
-        self._store.save(self._key(), measured)
+        self._store.save(self._profile_key(), measured)
         if isinstance(state, Planned):
             points = measured.points
             limits_w = sorted(point.power_limit_w for point in points)
@@ -253,11 +284,11 @@ class RunLeader:
             curve = (f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g} it/s" for p in points)
             _LOGGER.debug("%s: power curve: %s", self._ranks.name, ", ".join(curve))
 
-    def _key(self) -> ProfileKey:
+    def _profile_key(self) -> ProfileKey:
         status = self._ranks.status
         return ProfileKey(
-            user=self._user,
-            job=self._job,
+            user=self._run.user,
+            job=self._run.job,
             gpu_model=self._gpus.model,
             n_gpus=len(self._gpus.uuids),
             world_size=status.world_size,

@@ -24,9 +24,9 @@ from controller.accounting.run_ledger import LedgerSnapshot
 from controller.clock import Clock
 from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
-from controller.state_files import Content, FileWriter
 from policies.profiling.paired_looks import Pair
 from publishers.messages.topics import escape_level
+from publishers.shared.files.file_writer import Content, FileWriter
 
 VERSION: Final = 4
 READABLE: Final = frozenset({3, 4})

@@ -15,6 +15,7 @@ from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.history.run_history import RunHistory
 from controller.ports import Bus, Gpu, PowerLimiter, ProcessTable, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.claim_arbiter import ClaimArbiter
@@ -70,6 +71,7 @@ class Router:
         clock: Clock,
         signal: SignalSource,
         store: ProfileStore,
+        history: RunHistory,
         checkpoints: RunCheckpoints,
         processes: ProcessTable,
         tick_s: float,
@@ -95,6 +97,7 @@ class Router:
         self._clock = clock
         self._signal = signal
         self._store = store
+        self._history = history
         self._checkpoints = checkpoints
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
@@ -220,6 +223,7 @@ class Router:
             clock=self._clock,
             signal=self._signal,
             store=self._store,
+            history=self._history,
             checkpoints=self._checkpoints,
             bus=self._bus,
             topics=self._topics,

@@ -17,7 +17,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Ranks, RunIdentity
-from controller.accounting.reports import RunReporter, energy_report
+from controller.accounting.reports import RunReporter
 from controller.accounting.run_saving import RunSaving
 from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.config import Config
@@ -26,7 +26,9 @@ from controller.control.profile_store import ProfileStore
 from controller.control.run_control import RunControl
 from controller.control.run_follower import RunFollower
 from controller.control.run_leader import RunLeader
+from controller.control.run_record import RunRecord
 from controller.control.straggler_slack import StragglerSlack
+from controller.history.run_history import RunHistory
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.gpu_claims import blocked_by_claims
@@ -54,6 +56,7 @@ class TrainingRun:
         clock: the time.
         signal: the grid signal.
         store: the profiles of former runs.
+        history: how former runs have ended.
         checkpoints: the accounts of runs that a former controller has left.
         bus: where to publish.
         topics: the topics below the configured root.
@@ -79,6 +82,7 @@ class TrainingRun:
         clock: Clock,
         signal: SignalSource,
         store: ProfileStore,
+        history: RunHistory,
         checkpoints: RunCheckpoints,
         bus: Bus,
         topics: Topics,
@@ -113,6 +117,7 @@ class TrainingRun:
             config=config,
             signal=signal,
             store=store,
+            history=history,
             ranks=self.ranks,
             gpus=self.gpus,
             account=self._account,
@@ -128,9 +133,7 @@ class TrainingRun:
         self._observed = ObservedPlan() if config.plan.observe else None
         self._idleness = Idleness(idle_s=config.job.idle_s)
         self._tick_s, self._stepped_s = math.inf, 0.0
-        self._limit_reason: Blocked | None = None
-        """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
-        self._mean_power_limit_w: float | None = None
+        self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
 
     @property
     def is_leader(self) -> bool:
@@ -302,6 +305,21 @@ class TrainingRun:
             self._on_release(self)
             self._publish(blocked)
 
+    def _record_in(self, history: RunHistory, *, holdout_ratio: float) -> RunRecord:
+        return RunRecord(
+            self.identity,
+            clock=self._clock,
+            signal=self._signal,
+            ranks=self.ranks,
+            gpus=self.gpus,
+            account=self._account,
+            saving=self._saving,
+            observed=self._observed,
+            reporter=self._reporter,
+            history=history,
+            holdout_ratio=holdout_ratio,
+        )
+
     def _role(self) -> RunControl:
         """Return the leader, or the follower where another node has rank 0."""
         return self._follower if self.ranks.is_multi_node and not self.is_leader else self._leader
@@ -378,7 +396,8 @@ class TrainingRun:
         is_rejected = self._is_claim_rejected()
         if self._observed is not None:
             self._observe(self._observed, readiness, now_s=now_s, now_ns=now_ns)
-            self._note_limit(blocked_by_claims(set(self.rejections.values())) if is_rejected else None)
+            barred = blocked_by_claims(set(self.rejections.values())) if is_rejected else None
+            self._record.note_limit(barred, is_claim_rejected=is_rejected)
             return
         target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
         if isinstance(target, Blocked):
@@ -388,18 +407,10 @@ class TrainingRun:
         elif target is not None:
             reductions = self._slack.reductions(target, is_steady=self._control.is_steady) if self._slack else None
             self.gpus.request(target, reductions)
-        self._note_limit(target)
+        self._record.note_limit(target, is_claim_rejected=is_rejected)
         if self.ranks.members:
             is_barred = is_rejected or readiness == "not_ours"
             self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
-
-    def _note_limit(self, target: Target | Blocked | None) -> None:
-        """Note the limit and its reason for the record; once the run ends, it says what it was while the run ran."""
-        if self.ranks.ending:
-            return
-        self._mean_power_limit_w = self.gpus.mean_power_limit_w
-        wanted = Blocked(target.reason, target.detail) if target is not None else self._limit_reason
-        self._limit_reason = wanted if self._is_claim_rejected() else self.gpus.why_not_ours() or wanted
 
     def _observe(self, observed: ObservedPlan, readiness: Readiness, *, now_s: float, now_ns: int) -> None:
         """Ask for what the plan says, where it has a curve; the limiters say that nothing is written."""
@@ -476,25 +487,4 @@ class TrainingRun:
         return [code for code, applies in what.items() if applies]
 
     def _report_energy(self, *, final: bool = False) -> None:
-        """Publish this node's part and, as the leader, the sum; not while it would be older than what was published."""
-        if not self.ranks.members or self._account.is_resuming:
-            return
-        kind = self._signal.kind
-        history = self._signal.history() if kind == "price" else None
-        part = energy_report(
-            self.ranks.status,
-            self.ranks.logs,
-            self._account.totals.report(kind=kind),
-            state=self.ended or self.ranks.ending or "running",
-            gpu_model=self.gpus.model,
-            n_gpus=len(self.gpus.uuids),
-            currency=history.unit.partition("/")[0] if history is not None else None,
-            final=final,
-            max_power_w=self.gpus.prior_power_limit_w,
-            incomplete=self._incomplete(),
-            would_save_ratio=self._observed.would_save_ratio if self._observed else None,
-            power_limit_w=self._mean_power_limit_w,
-            reason=self._limit_reason,
-            saving=self._saving.latest,
-        )
-        self._reporter.publish_energy(part)
+        self._record.publish(self.ended or self.ranks.ending or "running", self._incomplete(), final=final)

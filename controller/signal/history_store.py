@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from controller.state_files import FileWriter
 from policies.vocabulary.signal import Signal, SignalKind
+from publishers.shared.files.file_writer import FileWriter
 from publishers.shared.log_once import FaultLog
 from publishers.shared.worker_thread import WorkerThreads
 

@@ -151,7 +151,7 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         chosen = hull.most_efficient if isinstance(objective, BudgetObjective) else hull.fastest
         detail = f"the number of remaining iterations is unknown, so the {name} cannot be planned"
         return _decision(inputs, DutyCycle(first=chosen), None, "length_unknown", detail)
-    schedule = _schedule(merit_order, required.mean_per_s, inputs.progress.left_iterations)
+    schedule = _schedule(merit_order, required.mean_per_s, inputs.progress.expected_left_iterations)
     lowest_per_s, highest_per_s = required.wanted_per_s
     if inputs.value is not None and inputs.value < 0:  # who earns by running fast now has time to spend it later
         required = replace(required, maximum_now_per_s=math.inf)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from policies.planning.run_length import GuessedLength
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowdownObjective:
@@ -79,6 +81,7 @@ class Progress:
         spent: the cost of its energy so far, in grams or money, or in kWh without a signal; None if unknown.
         base_s: how long its work so far would have taken at the highest limit [s]; None: as the profile's rate says.
         base_error_ratio: the standard deviation of `base_s`, as a share of it.
+        guessed: where it is taken to end, by former runs; None where the total is announced, or nothing is known.
     """
 
     n_iterations: float
@@ -88,6 +91,7 @@ class Progress:
     spent: float | None = None
     base_s: float | None = None
     base_error_ratio: float = 0.0
+    guessed: GuessedLength | None = None
 
     @property
     def left_iterations(self) -> float | None:
@@ -95,6 +99,14 @@ class Progress:
         if self.total_iterations is None or self.total_iterations <= self.n_iterations:
             return None
         return self.total_iterations - self.n_iterations
+
+    @property
+    def expected_left_iterations(self) -> float | None:
+        """Return the remaining iterations, told or guessed as well as told; None otherwise."""
+        left, guessed = self.left_iterations, self.guessed
+        if left is None and guessed is not None and guessed.is_certain and guessed.total_iterations > self.n_iterations:
+            return guessed.total_iterations - self.n_iterations
+        return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

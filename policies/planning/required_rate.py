@@ -3,14 +3,18 @@
 A run that has announced its iterations gets a time for what is left. One that has not may end at any moment. So it is
 planned day by day, as a run that ends when a day's work is done; and at every moment its time so far is within a narrow
 corridor around what the bound allows: hardly any time is overdrawn when it ends, and hardly any is left unused.
+
+Where former runs say when it may end (`run_length`), it is planned as one that ends there. In the last hours before
+that the corridor holds as well.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from policies.planning.dispatch import MeritOrder
 from policies.planning.objectives import Progress, SlowdownObjective
+from policies.planning.run_length import GuessedLength
 from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH, duration_text
@@ -26,6 +30,8 @@ SETTLE_S: Final = 6 * HOUR_S
 once would cost more, as the last watts before the highest limit gain next to nothing."""
 CROSSING_S: Final = 1_800.0
 """How soon the corridor may be crossed: in every short period again, limits far apart would follow one another."""
+LEAST_GUESSED_S: Final = 2 * HOUR_S
+"""Nearer to a guessed end, the run is planned as one of unknown length."""
 MAX_RESERVE: Final = 0.003
 """The slowdown kept in reserve where the rate at the prior limit is not known any better than that."""
 RESERVE_SHARE: Final = 0.1
@@ -75,34 +81,88 @@ def rate_for_slowdown(
     profile: PowerProfile, objective: SlowdownObjective, progress: Progress, *, period_s: float
 ) -> RequiredRate:
     """Return what a bound on the slowdown, against the rate at the highest limit, requires."""
-    highest_per_s, bound_ratio = profile.fastest.iterations_per_s, objective.max_slowdown
+    bound_ratio = objective.max_slowdown
     allowed_ratio = max(bound_ratio - _reserve_ratio(profile.fastest, objective, progress), 1.0)
-    base_s = progress.n_iterations / highest_per_s if progress.base_s is None else progress.base_s
-    left = progress.left_iterations
-    if left is not None:
-        # By the run's own iterations so far: a job that has become slower than its profile has no less time for it.
-        is_begun = progress.base_s is not None and progress.n_iterations > 0
-        left_base_s = left * base_s / progress.n_iterations if is_begun else left / highest_per_s
-        left_s = allowed_ratio * (base_s + left_base_s) - progress.active_s
-        detail = _left_detail(left, left_s)
-        required = _within(highest_per_s, left_base_s * highest_per_s, left_s, period_s, detail)
+    so_far = _SoFar.of(progress, profile.fastest.iterations_per_s, period_s=period_s)
+    end = _end_of(progress, so_far)
+    if end is not None and end.is_planned_for:
+        left_base_s = end.left_base_s
+        left_s = allowed_ratio * (so_far.base_s + left_base_s) - so_far.active_s
+        detail = _left_detail(end.left_iterations, left_s) + end.origin
+        required = _within(so_far.highest_per_s, left_base_s * so_far.highest_per_s, left_s, period_s, detail)
     else:
-        base_s = min(base_s, progress.active_s)
-        required = _up_to_the_checkpoint(highest_per_s, allowed_ratio, base_s, progress.active_s, period_s)
-        left_base_s = _checkpoint_s(bound_ratio, base_s, progress.active_s, period_s) - base_s
+        so_far = replace(so_far, base_s=min(so_far.base_s, so_far.active_s))
+        required = _rate_in_corridor(so_far, allowed_ratio, end)
+        left_base_s = _checkpoint_s(so_far, bound_ratio) - so_far.base_s
     # What the reserve alone forbids is no failure: the bound may well be kept.
-    rest_s = bound_ratio * (base_s + left_base_s) - progress.active_s
+    rest_s = bound_ratio * (so_far.base_s + left_base_s) - so_far.active_s
     required = replace(required, is_infeasible=rest_s < left_base_s * (2 - ROUNDING_FACTOR))
     most = bound_ratio + _half_width_ratio(bound_ratio)
-    late_s = progress.active_s - most * base_s
-    if left is not None or late_s <= progress.active_s * (ROUNDING_FACTOR - 1):
+    late_s = so_far.active_s - most * so_far.base_s
+    if end is not None or late_s <= so_far.active_s * (ROUNDING_FACTOR - 1):
         return required
-    return replace(required, catch_up_per_s=highest_per_s / most * (1 + late_s / SETTLE_S))
+    return replace(required, catch_up_per_s=so_far.highest_per_s / most * (1 + late_s / SETTLE_S))
 
 
-def _up_to_the_checkpoint(
-    highest_per_s: float, allowed_ratio: float, base_s: float, active_s: float, period_s: float
-) -> RequiredRate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SoFar:
+    """The time of a run so far, and what its work would have taken at the highest limit, at that limit's rate."""
+
+    highest_per_s: float
+    base_s: float
+    active_s: float
+    period_s: float
+
+    @classmethod
+    def of(cls, progress: Progress, highest_per_s: float, *, period_s: float) -> Self:
+        """Return it by the run's ledger, or else by the rate."""
+        base_s = progress.n_iterations / highest_per_s if progress.base_s is None else progress.base_s
+        return cls(highest_per_s=highest_per_s, base_s=base_s, active_s=progress.active_s, period_s=period_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """Where a run ends, or is taken to end.
+
+    Attributes:
+        left_iterations: the work until then.
+        left_base_s: how long it takes at the highest limit [s].
+        guessed: the guess that it comes from; None: it was told.
+    """
+
+    left_iterations: float
+    left_base_s: float
+    guessed: GuessedLength | None = None
+
+    @property
+    def is_planned_for(self) -> bool:
+        """Return whether the work until then may be done in whatever hours are best."""
+        return self.guessed is None or self.left_base_s >= LEAST_GUESSED_S
+
+    @property
+    def origin(self) -> str:
+        """Return where it comes from, in words."""
+        if self.guessed is None:
+            return ""
+        spread_ratio, n_runs = self.guessed.spread_ratio, self.guessed.n_runs
+        return f", as guessed from {n_runs} former runs, whose lengths differ by {spread_ratio:.1%}"
+
+
+def _end_of(progress: Progress, so_far: _SoFar) -> _End | None:
+    """Return where the run ends, as told or else as guessed; None where nothing is known of it."""
+    left, guessed = progress.left_iterations, None
+    if left is None and progress.guessed is not None:
+        guessed = progress.guessed
+        left = guessed.total_iterations - progress.n_iterations
+    if left is None or left <= 0:
+        return None
+    # By the run's own iterations so far: a job that has become slower than its profile has no less time for it.
+    is_begun = progress.base_s is not None and progress.n_iterations > 0
+    left_base_s = left * so_far.base_s / progress.n_iterations if is_begun else left / so_far.highest_per_s
+    return _End(left_iterations=left, left_base_s=left_base_s, guessed=guessed)
+
+
+def _rate_in_corridor(so_far: _SoFar, allowed_ratio: float, end: _End | None) -> RequiredRate:
     """Return the rate of a run of unknown length, in a corridor of its slowdown.
 
     With B the time of its work at the highest limit, A its active time and S the allowed slowdown: at any time
@@ -110,34 +170,39 @@ def _up_to_the_checkpoint(
         (S - w)·B <= A <= (S + w)·B        w = min(CORRIDOR, CORRIDOR_SHARE·(S - 1))
 
     and A = S·B at the checkpoint. What is outside the corridor is settled at a rate of 1/SETTLE_S, or faster where the
-    checkpoint is near. No limit is faster than the reference, so B is at most A; the caller sees to it.
+    checkpoint is near, or a guessed end for which time was overdrawn. No limit is faster than the reference, so B is at
+    most A; the caller sees to it.
     """
-    checkpoint_s = _checkpoint_s(allowed_ratio, base_s, active_s, period_s)
+    highest_per_s, base_s, active_s, period_s = so_far.highest_per_s, so_far.base_s, so_far.active_s, so_far.period_s
+    checkpoint_s = _checkpoint_s(so_far, allowed_ratio)
     left_s = allowed_ratio * checkpoint_s - active_s
     required = _within(highest_per_s, (checkpoint_s - base_s) * highest_per_s, left_s, period_s, "")
+    settle_s = SETTLE_S if end is None else min(max(end.left_base_s, period_s), SETTLE_S)
     half_width_ratio = _half_width_ratio(allowed_ratio)
     most, least = allowed_ratio + half_width_ratio, allowed_ratio - half_width_ratio
     late_s, early_s = max(active_s - most * base_s, 0.0), max(least * base_s - active_s, 0.0)
-    slow_per_s, spare = highest_per_s / most * (1 + late_s / SETTLE_S), max(base_s - active_s / most, 0.0)
-    fast_per_s, room = highest_per_s / least * (1 - early_s / SETTLE_S), max(active_s / least - base_s, 0.0)
+    slow_per_s, spare = highest_per_s / most * (1 + late_s / settle_s), max(base_s - active_s / most, 0.0)
+    fast_per_s, room = highest_per_s / least * (1 - early_s / settle_s), max(active_s / least - base_s, 0.0)
     at_once, gently = highest_per_s / period_s, highest_per_s / max(period_s, CROSSING_S)
+    detail = _budget_detail(allowed_ratio * base_s - active_s, left_s)
     return replace(
         required,
         minimum_now_per_s=slow_per_s - spare * at_once,
         maximum_now_per_s=fast_per_s + room * at_once,
         wanted_per_s=(slow_per_s - spare * gently, fast_per_s + room * gently),
         pace_per_s=slow_per_s,
-        detail=_budget_detail(allowed_ratio * base_s - active_s, left_s),
+        detail=f"{detail}{end.origin}" if end is not None else detail,
     )
 
 
-def _checkpoint_s(allowed_ratio: float, base_s: float, active_s: float, period_s: float) -> float:
+def _checkpoint_s(so_far: _SoFar, allowed_ratio: float) -> float:
     """Return after how much work the time is to be even again [s]: a day's, or two where one is too near.
 
     It may be, for what is overdrawn, even if the corridor allows that.
     """
-    checkpoint_s = CHECKPOINT_S * (math.floor((base_s + period_s) / CHECKPOINT_S) + 1)
-    is_near = allowed_ratio * checkpoint_s - active_s < (checkpoint_s - base_s) * (2 - ROUNDING_FACTOR)
+    base_s = so_far.base_s
+    checkpoint_s = CHECKPOINT_S * (math.floor((base_s + so_far.period_s) / CHECKPOINT_S) + 1)
+    is_near = allowed_ratio * checkpoint_s - so_far.active_s < (checkpoint_s - base_s) * (2 - ROUNDING_FACTOR)
     return checkpoint_s + CHECKPOINT_S if is_near else checkpoint_s
 
 
@@ -212,7 +277,7 @@ def _reserve_ratio(fastest: ProfilePoint, objective: SlowdownObjective, progress
     """
     if progress.base_s is None:
         return min(_uncertainty_ratio(fastest), RESERVE_SHARE * (objective.max_slowdown - 1))
-    tolerance_ratio = OPEN_TOLERANCE_RATIO if progress.left_iterations is None else TOLERANCE_RATIO
+    tolerance_ratio = TOLERANCE_RATIO if progress.expected_left_iterations is not None else OPEN_TOLERANCE_RATIO
     return max(0.0, NORMAL_QUANTILE_99 * progress.base_error_ratio - tolerance_ratio)
 
 

@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
+from policies.vocabulary.quantiles import NORMAL_QUANTILE_95, student_quantile
+
 MIN_HOLDOUTS: Final = 4
 """Held-out runs, each with others in its block, before there is anything to say."""
 MAX_HOLDOUT_RATIO: Final = 0.5
-NORMAL_QUANTILE: Final = 1.645
-"""Of the normal distribution, at 95 %."""
 PRECISION_RATIO: Final = 0.01
 """The half-width that is aimed at: one point."""
 
@@ -80,10 +80,12 @@ class TooFewHoldouts:
     """It is too early to tell.
 
     Attributes:
-        n_held_out: how many were held out and can be compared.
+        n_runs: how many can be compared.
+        n_held_out: how many of them were held out.
         n_missing: how many more must be.
     """
 
+    n_runs: int
     n_held_out: int
     n_missing: int
 
@@ -133,11 +135,12 @@ def compare_holdouts(runs: Iterable[ComparedRun], *, holdout_ratio: float) -> Ho
     ]
     pairs = [(held_out, others) for held_out, others in pairs if held_out and others]
     n_held_out = sum(len(held_out) for held_out, _ in pairs)
+    n_runs = n_held_out + sum(len(others) for _, others in pairs)
     if n_held_out < MIN_HOLDOUTS or len(pairs) < MIN_HOLDOUTS:
-        return TooFewHoldouts(n_held_out=n_held_out, n_missing=MIN_HOLDOUTS - min(n_held_out, len(pairs)))
+        n_missing = MIN_HOLDOUTS - min(n_held_out, len(pairs))
+        return TooFewHoldouts(n_runs=n_runs, n_held_out=n_held_out, n_missing=n_missing)
     energy, sd_ratio = _difference(pairs, lambda run: run.iteration_energy_j)
     time, _ = _difference(pairs, lambda run: run.iteration_time_s)
-    n_runs = n_held_out + sum(len(others) for _, others in pairs)
     return HoldoutComparison(
         n_runs=n_runs,
         n_held_out=n_held_out,
@@ -155,7 +158,7 @@ def runs_needed(sd_ratio: float, *, holdout_ratio: float) -> int:
         holdout_ratio: h, the share that is held out.
     """
     variances = 1 / holdout_ratio + 1 / (1 - holdout_ratio)
-    return math.ceil((NORMAL_QUANTILE * sd_ratio / PRECISION_RATIO) ** 2 * variances)
+    return math.ceil((NORMAL_QUANTILE_95 * sd_ratio / PRECISION_RATIO) ** 2 * variances)
 
 
 def _difference(
@@ -178,21 +181,3 @@ def _difference(
 
 def _mean_log(runs: Sequence[ComparedRun], quantity: Callable[[ComparedRun], float]) -> float:
     return math.fsum(math.log(quantity(run)) for run in runs) / len(runs)
-
-
-def student_quantile(n_degrees: float) -> float:
-    """Return the 95 % quantile of Student's t distribution, by the Cornish-Fisher expansion, to 0.2 % from 3 on.
-
-    Args:
-        n_degrees: the degrees of freedom, at least 3.
-    """
-    q, n = NORMAL_QUANTILE, n_degrees
-    terms = np.array(
-        [
-            q,
-            (q**3 + q) / 4,
-            (5 * q**5 + 16 * q**3 + 3 * q) / 96,
-            (3 * q**7 + 19 * q**5 + 17 * q**3 - 15 * q) / 384,
-        ]
-    )
-    return float((terms / n ** np.arange(4.0)).sum())

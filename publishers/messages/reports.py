@@ -178,7 +178,10 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     it, as in `LimitChange`; once the run has ended, what they had last. `paused_s` is how long the training waited
     because it was asked to: a part of `duration_s` and, like the energy of that time, not of the baseline.
     `unmeasured_s` is for how long its GPUs could not be read: `energy_j` holds their last power for that time, but
-    nothing for the time before they were first read.
+    nothing for the time before they were first read. `ab_…`, in the final record of a whole run, where runs of its job
+    are held out at the prior limit: of how many comparable runs, and what an iteration of the others saves of the
+    energy and takes more of the time than one of those, with the ends of the 90 % intervals. `ab_more_runs` is how many
+    more it takes until that energy is known to a point.
     """
 
     time_s: TimeS | None = None
@@ -216,6 +219,15 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     power_limit_w: PowerW | None = None
     reason: Name | None = None
     detail: Sentence | None = None
+    ab_runs: Count | None = None
+    ab_held_out_runs: Count | None = None
+    ab_more_runs: Count | None = None
+    ab_saved_energy_ratio: Number | None = None
+    ab_saved_energy_lower_ratio: Number | None = None
+    ab_saved_energy_upper_ratio: Number | None = None
+    ab_slowdown_ratio: Amount | None = None
+    ab_slowdown_lower_ratio: Amount | None = None
+    ab_slowdown_upper_ratio: Amount | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     final: bool = False
 

@@ -59,7 +59,7 @@ class BesideMix:
     open_over: float
 
 
-class _HourlyForecasts:
+class HourlyForecasts:
     """Forecasts of one run, issued every hour and used until the next."""
 
     def __init__(self, start_s: float) -> None:
@@ -75,23 +75,23 @@ class _HourlyForecasts:
 
 def beside_mix(task: MixTask) -> dict[float, BesideMix]:
     """Replay a run, its length told and not told, at each budget."""
-    forecasts = _HourlyForecasts(task.spec.start_s)
+    forecasts = HourlyForecasts(task.spec.start_s)
     return {budget: _at_budget(task.scenario, task.spec, budget, forecasts) for budget in task.max_slowdowns}
 
 
-def _at_budget(scenario: Scenario, spec: RunSpec, budget: float, forecasts: _HourlyForecasts) -> BesideMix:
+def _at_budget(scenario: Scenario, spec: RunSpec, budget: float, forecasts: HourlyForecasts) -> BesideMix:
     objective, base_s = SlowdownObjective(max_slowdown=budget), spec.base_duration_s
     told = replay_run(scenario, planner_policy(objective, forecasts), spec)
     often = RunSpec(start_s=spec.start_s, base_duration_s=base_s, period_s=OPEN_PERIOD_S)
     untold = replay_run(scenario, planner_policy(objective, forecasts, knows_length=False), often)
-    top_cost = _cost(scenario, spec.start_s, base_s, scenario.profile.fastest.power_w)
-    mix_cost = _mix_cost(scenario, spec.start_s, base_s, budget)
+    top_cost = cost(scenario, spec.start_s, base_s, scenario.profile.fastest.power_w)
+    of_mix = mix_cost(scenario, spec.start_s, base_s, budget)
     best = offline_optimum(scenario, spec, budget)
     ends_s = HOUR_S * MEDIAN_END_H * np.exp(np.random.default_rng(7).normal(0.0, 1.0, N_ENDS))
     gains, over = _along(scenario, untold, spec, budget, np.append([24 * HOUR_S, base_s], ends_s[ends_s < base_s]))
     return BesideMix(
-        gain=100 * (mix_cost - told.spent * JOULES_PER_KWH) / top_cost,
-        possible=100 * (mix_cost - best.spent * JOULES_PER_KWH) / top_cost,
+        gain=100 * (of_mix - told.spent * JOULES_PER_KWH) / top_cost,
+        possible=100 * (of_mix - best.spent * JOULES_PER_KWH) / top_cost,
         over=100 * (told.duration_s / base_s - budget),
         open_gains=(float(gains[0]), float(gains[1])),
         random_gains=tuple(gains[2:].tolist()),
@@ -112,26 +112,26 @@ def _along(scenario: Scenario, run: RunResult, spec: RunSpec, budget: float, end
     for end_s in np.minimum(ends_s, done_s[-1]).tolist():
         last = min(int(np.searchsorted(done_s, end_s, side="right")) - 1, len(index) - 1)
         lasts_s = (end_s - done_s[last]) / ratios[last]
-        ours = costs[last] + _cost(scenario, float(run.edges_s[last]), lasts_s, float(scenario.power_w[index[last]]))
-        mix = _mix_cost(scenario, spec.start_s, end_s, budget)
-        gains.append(100 * (mix - ours) / _cost(scenario, spec.start_s, end_s, scenario.profile.fastest.power_w))
+        ours = costs[last] + cost(scenario, float(run.edges_s[last]), lasts_s, float(scenario.power_w[index[last]]))
+        mix = mix_cost(scenario, spec.start_s, end_s, budget)
+        gains.append(100 * (mix - ours) / cost(scenario, spec.start_s, end_s, scenario.profile.fastest.power_w))
     slowdowns = (run.edges_s[1:] - run.edges_s[0]) / done_s[1:]
     return np.array(gains), 100 * float(slowdowns.max() - budget)
 
 
-def _cost(scenario: Scenario, start_s: float, duration_s: float, power_w: float) -> float:
+def cost(scenario: Scenario, start_s: float, duration_s: float, power_w: float) -> float:
     """Return the integral of signal times power [unit·J]."""
     before, after = scenario.integral_until(np.array([start_s, start_s + duration_s]))
     return power_w * float(after - before)
 
 
-def _mix_cost(scenario: Scenario, start_s: float, base_s: float, budget: float) -> float:
+def mix_cost(scenario: Scenario, start_s: float, base_s: float, budget: float) -> float:
     """Return what a mix of two limits costs that just uses up the budget, evenly at every time [unit·J]."""
     hull = lower_hull(scenario.profile)
     rates_per_s = hull.iterations_per_s
     rate_per_s = max(float(rates_per_s[-1]) / budget, float(rates_per_s[0]))
     power_w = float(np.interp(rate_per_s, rates_per_s, hull.power_w))
-    return _cost(scenario, start_s, base_s * float(rates_per_s[-1]) / rate_per_s, power_w)
+    return cost(scenario, start_s, base_s * float(rates_per_s[-1]) / rate_per_s, power_w)
 
 
 def mix_table(tasks: Sequence[MixTask], found: Sequence[dict[float, BesideMix]]) -> Iterator[str]:

@@ -400,6 +400,19 @@ def test_a_deadline_without_a_zone_or_a_unit_is_rejected(deadline: str) -> None:
     assert '"36h"' in fault
 
 
+def test_a_job_with_a_deadline_or_a_budget_is_never_held_out() -> None:
+    jobs = 'job=[{name="due", objective="deadline", deadline="8h"}, {name="paid", objective="budget", budget=5.0}]'
+    plan = plan_of("holdout_ratio=0.1", jobs)
+    assert [plan.job_holdout_ratio(job) for job in ("resnet50", "due", "paid")] == [0.1, 0.0, 0.0]
+    assert plan_of("holdout_ratio=0.1", "observe=true").job_holdout_ratio("resnet50") == 0.0
+    assert plan_of().job_holdout_ratio("resnet50") == 0.0
+
+
+def test_more_than_half_of_the_runs_cannot_be_held_out() -> None:
+    (fault,) = plan_faults_of("holdout_ratio=0.6")
+    assert fault.startswith("plan.holdout_ratio = 0.6: ")
+
+
 def test_all_faults_of_all_job_tables_are_reported_at_once() -> None:
     faults = plan_faults_of(
         'job=[{name="a b", eta=7}, {eta=0.5}, 3, {name="x", per=1}, {name="y", deadline=2026-07-01T18:00:00}]',

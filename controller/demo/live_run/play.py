@@ -32,6 +32,7 @@ from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.history.run_history import RunHistory
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.run import TrainingRun
 from controller.signal.feed import SignalFeed
@@ -255,13 +256,18 @@ def _run_of(machine: _Machine, feed: SignalFeed) -> Iterator[TrainingRun]:
     """Yield the run of a controller that has just started."""
     config, clock = machine.config, machine.clock
     folder = Path(config.node.state_dir)
-    with RunCheckpoints(folder, boot_id=BOOT_ID, clock=clock) as checkpoints, ProfileStore(folder) as store:
+    with (
+        RunCheckpoints(folder, boot_id=BOOT_ID, clock=clock) as checkpoints,
+        ProfileStore(folder) as store,
+        RunHistory(folder) as history,
+    ):
         yield TrainingRun(
             RunIdentity(user=RUN.user, job=RUN.job, run=RUN.run, node=config.node.name),
             config=config,
             clock=clock,
             signal=feed,
             store=store,
+            history=history,
             checkpoints=checkpoints,
             bus=NullBus(),
             topics=Topics(),

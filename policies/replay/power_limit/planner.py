@@ -6,6 +6,7 @@ from typing import Final
 
 from policies.forecasting import ForecasterState, advance, persistence
 from policies.planning import Objective, SwitchingRules, choose_power_limit
+from policies.planning.run_length import guess_length
 from policies.replay.power_limit.simulation import Policy, PolicyInput, Setpoint
 from policies.vocabulary.signal import ESTIMATED, Signal
 from policies.vocabulary.units import DAY_S
@@ -20,17 +21,27 @@ ForecastSource = Callable[[PolicyInput], Signal | None]
 """Returns the forecast from now on, or None."""
 
 
-def planner_policy(objective: Objective, forecast: ForecastSource, *, knows_length: bool = True) -> Policy:
+def planner_policy(
+    objective: Objective,
+    forecast: ForecastSource,
+    *,
+    knows_length: bool = True,
+    former_iterations: Sequence[float] = (),
+) -> Policy:
     """Return the planner as the controller runs it.
 
     Args:
         objective: the objective of the run.
         forecast: the forecast it gets.
         knows_length: whether it knows how many iterations the run has.
+        former_iterations: where it does not, how many former runs had.
     """
 
     def policy(inputs: PolicyInput) -> Sequence[Setpoint]:
         progress = inputs.progress
+        if not knows_length:
+            guessed = guess_length(former_iterations, progress.n_iterations)
+            progress = replace(progress, total_iterations=None, guessed=guessed)
         decision = choose_power_limit(
             profile=inputs.scenario.certain_profile,
             objective=objective,
@@ -38,7 +49,7 @@ def planner_policy(objective: Objective, forecast: ForecastSource, *, knows_leng
             history=inputs.history,
             forecast=forecast(inputs),
             now_s=inputs.now_s,
-            progress=progress if knows_length else replace(progress, total_iterations=None),
+            progress=progress,
             current=inputs.present,
         )
         if decision.scheduled is None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from publishers.messages.holdouts import describe_holdouts
 from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 from publishers.shared.printable import printable_line
 from publishers.training.reporting.run_energy import known_ratios
@@ -18,7 +19,7 @@ _FINE_CI90_RATIO: Final = 0.0005
 """Below it, ±0.1 % would be more than twice what is not known: estimate and interval have two decimals."""
 _NEVER_LOWERED: Final = frozenset({
     "observe_mode", "no_permission", "mig", "not_supported", "not_profiled", "shared", "claim_unproven",
-    "claim_rejected", "other_gpu_not_ours", "no_leader", "another_writer", "write_ignored",
+    "claim_rejected", "held_out", "other_gpu_not_ours", "no_leader", "another_writer", "write_ignored",
     "length_unknown", "cost_unknown",
 })  # fmt: skip
 """Reasons of a run's limit that say why it was never lowered, where it never was."""
@@ -36,6 +37,7 @@ _DETAILS: Final = {
     "not_computed": "it was not computed in time",
     "other_nodes": "another node does not know what was saved there",
     "no_interval": "its controller gives no interval",
+    "held_out": "held out at the prior limit, to compare the job's other runs with",
     "observe_mode": "plan.observe is on: limits are planned, but never written",
     "no_permission": "the controller may not set power limits (it takes root or CAP_SYS_ADMIN)",
     "not_profiled": "not profiled: no limit was stable long enough to be measured",
@@ -76,6 +78,7 @@ class RunSummary:
             `no_controller`, `no_broker`, `no_gpu`, `off`, or that of a refusal.
         detail: the same as a sentence.
         incomplete: stable codes of what is not known: those of the record (`unmeasured`, …), and `no_signal`.
+        holdouts: what the job's runs that were held out say of the others (A/B), as a sentence; "" where none are.
     """
 
     job: str = ""
@@ -100,6 +103,7 @@ class RunSummary:
     reason: str = ""
     detail: str = ""
     incomplete: tuple[str, ...] = ()
+    holdouts: str = ""
 
     def __str__(self) -> str:
         """Return it as one line, as at the end of the run."""
@@ -108,7 +112,8 @@ class RunSummary:
             return f"{head}: not measured: {self.detail}"
         notes = dict.fromkeys(_NOTES.get(code, _NOT_ALL_MEASURED) for code in self.incomplete)
         outcome = f"{head}{'' if self.is_final else ', so far'}: {', '.join([*_amounts(self), self.outcome])}"
-        return "; ".join([outcome, *(note for note in notes if note != self.detail)])
+        parts = [outcome, *(note for note in notes if note != self.detail), self.holdouts]
+        return "; ".join(part for part in parts if part)
 
     @property
     def outcome(self) -> str:
@@ -158,6 +163,7 @@ def summarize(job: str, run: str, record: RunEnergy | None, *, unmeasured: tuple
         reason=reason,
         detail=detail,
         incomplete=_incomplete(record),
+        holdouts=describe_holdouts(record),
     )
     return replace(used, **numbers)
 

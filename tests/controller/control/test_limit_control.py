@@ -12,6 +12,7 @@ from controller.control.limit_control import LimitControl, TimeBudgetStart
 from controller.control.plan import PlanInputs
 from controller.ports import Provenance, Target
 from policies.planning import Progress
+from policies.planning.run_length import GuessedLength
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.controller.control.control_bench import (
     FULL,
@@ -196,6 +197,16 @@ def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> Non
     assert (after[0].reason, after[0].detail, after[0].signal) == (first.reason, first.detail, first.signal)
     assert f"then {after[0].power_limit_w:g} W" in first.detail
     assert choose(run, at_s=600, history=flat_signal(700.0), progress=progress).signal == "700 g/kWh (test)"
+
+
+def test_a_guessed_length_is_that_of_the_whole_run_whenever_the_time_budget_began() -> None:
+    run = begin(limit_control(), FULL)
+    run.budget_start = TimeBudgetStart(n_iterations=1_000.0, active_s=1_000.0)
+    guessed = GuessedLength(total_iterations=1e6, spread_ratio=0.03, n_runs=5)
+    progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, guessed=guessed)
+    target = choose(run, history=flat_signal(100.0), progress=progress)
+    assert "995,000 iterations left" in target.detail
+    assert target.detail.endswith("as guessed from 5 former runs, whose lengths differ by 3.0%")
 
 
 def test_a_degraded_signal_gives_the_reason_of_the_target() -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import state_files
 from controller.control import profile_store
 from controller.control import profile_store as profile_files
 from controller.control.profile_store import ProfileKey, ProfileStore, SimilarProfile, StoredProfile, nearest_profile
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from publishers.shared.files import file_writer
 from tests.controller.control.profiles import KEY, OTHER, PROFILE, TIMEOUT_S, files, kept, loaded, opened
 
 
@@ -209,7 +209,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 def test_a_hanging_disk_blocks_nobody_and_only_the_latest_curves_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(state_files, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(file_writer, "CLOSE_TIMEOUT_S", 0.0)
     keys = [replace(KEY, job=f"job-{n}") for n in range(3)]
     with hanging(monkeypatch) as go_on:
         with ProfileStore(tmp_path) as store:
@@ -261,7 +261,7 @@ def test_a_writer_that_ends_is_followed_by_another(tmp_path: Path, monkeypatch: 
 
     with opened(tmp_path) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(state_files, "replace_file", end)
+            patch.setattr(file_writer, "replace_file", end)
             store.save(KEY, PROFILE)
             assert store.flush(TIMEOUT_S)
             for thread in threading.enumerate():

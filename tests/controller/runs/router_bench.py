@@ -9,6 +9,7 @@ from typing import Any, Literal
 from controller.config import load_config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.history.run_history import RunHistory
 from controller.ports import Hold, LimitState
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.claim_arbiter import SPACING_S
@@ -36,6 +37,7 @@ class RouterBench:
         self.bus = FakeBus(quotas=MessageQuotas(TOPICS))
         self.checkpoints = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
         self.store = ProfileStore(state_dir)
+        self.history = RunHistory(state_dir)
         self.gpus = gpus or [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
         self.processes = FakeProcessTable()
         self.limiters = [FakeLimiter(gpu) for gpu in self.gpus]
@@ -52,6 +54,7 @@ class RouterBench:
             clock=self.clock,
             signal=FixedSignal(kind="energy"),
             store=self.store,
+            history=self.history,
             checkpoints=self.checkpoints,
             processes=self.processes,
             tick_s=TICK_S,
@@ -60,7 +63,7 @@ class RouterBench:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Run the router and the meters."""
-        with self.checkpoints:
+        with self.checkpoints, self.history:
             async with self._working():
                 yield
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ TEN_HOURS = 10 * HOUR_S * TOP_PER_S
 """Iterations that take ten hours at the highest limit."""
 
 
-def run_of(hours: float, **changes: float) -> Progress:
+def run_of(hours: float, **changes: Any) -> Progress:  # noqa: ANN401 — the record checks them
     plain = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=hours * HOUR_S * TOP_PER_S)
     return replace(plain, **changes)
 

@@ -194,6 +194,36 @@ REPORTS: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        RunEnergy(
+            run="r1",
+            state="finished",
+            gpu_model="NVIDIA A40",
+            n_gpus=1,
+            iterations=5000,
+            epochs=2,
+            duration_s=1000.5,
+            energy_j=250000.0,
+            reason="held_out",
+            ab_runs=40,
+            ab_held_out_runs=5,
+            ab_more_runs=12,
+            ab_saved_energy_ratio=0.112,
+            ab_saved_energy_lower_ratio=0.104,
+            ab_saved_energy_upper_ratio=0.12,
+            ab_slowdown_ratio=1.029,
+            ab_slowdown_lower_ratio=1.024,
+            ab_slowdown_upper_ratio=1.034,
+            final=True,
+        ),
+        (
+            b'{"run":"r1","state":"finished","gpu_model":"NVIDIA A40","n_gpus":1,"iterations":5000,"epochs":2,"du'
+            b'ration_s":1000.5,"energy_j":250000.0,"reason":"held_out","ab_runs":40,"ab_held_out_runs":5,"ab_more'
+            b'_runs":12,"ab_saved_energy_ratio":0.112,"ab_saved_energy_lower_ratio":0.104,"ab_saved_energy_upper_'
+            b'ratio":0.12,"ab_slowdown_ratio":1.029,"ab_slowdown_lower_ratio":1.024,"ab_slowdown_upper_ratio":1.0'
+            b'34,"final":true}'
+        ),
+    ),
+    (
         GridSignal(
             time_s=1.7e9,
             source="neso GB",

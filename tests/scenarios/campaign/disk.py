@@ -21,8 +21,8 @@ import pytest
 
 from controller.gpu import node_lock
 from controller.gpu.journal import COPY_THREAD
-from controller.state_files import FileWriter
 from publishers.shared.files.disk_thread import DaemonExecutor
+from publishers.shared.files.file_writer import FileWriter
 from publishers.shared.worker_thread import WorkerThreads
 
 Mode = Literal["works", "full", "read_only", "hung"]

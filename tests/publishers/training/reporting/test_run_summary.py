@@ -227,6 +227,11 @@ def test_what_the_record_lacks_is_told_once() -> None:
         ),
         ({"reason": "not_profiled", "duration_s": 2.0}, "too_short", "nothing saved: it was too short"),
         ({"reason": "profiling", "duration_s": 2.0}, "too_short", "nothing saved: it was too short"),
+        (
+            {"reason": "held_out", "detail": "as the controller says it"},
+            "held_out",
+            "nothing saved: held out at the prior limit, to compare the job's other runs with",
+        ),
         ({"iterations": 0}, "no_iterations", "nothing saved: no optimizer steps were seen"),
     ],
 )
@@ -237,6 +242,14 @@ def test_where_nothing_changed_nothing_was_saved_and_the_line_says_why(
     assert (summary.evidence, summary.reason, summary.outcome) == ("nothing_changed", reason, outcome)
     assert (summary.saved_energy_ratio, summary.saved_energy_ci90_ratio) == (0.0, 0.0)
     assert (summary.saved_carbon_ratio, summary.slowdown_ratio, summary.slowdown_ci90_ratio) == (0.0, 1.0, 0.0)
+
+
+def test_the_line_ends_with_what_runs_held_out_say() -> None:
+    summary = of(record(**NOTHING_CHANGED | {"ab_runs": 12, "ab_held_out_runs": 3}))
+    said = "A/B: 3 of 12 comparable runs were held out: too early to compare the others with them"
+    assert summary.holdouts == said
+    assert str(summary).endswith(f"; {said}")
+    assert of(record(**NOTHING_CHANGED)).holdouts == ""
 
 
 @pytest.mark.parametrize("evidence", [None, "too_early", "nothing_changed"])

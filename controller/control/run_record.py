@@ -1,0 +1,131 @@
+"""The record of a run: what is published of its energy while it goes on, and what is remembered once it has ended."""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from controller.accounting.energy_account import EnergyAccount
+from controller.accounting.observed_plan import ObservedPlan
+from controller.accounting.ranks import Ranks, RunIdentity
+from controller.accounting.reports import RunReporter, energy_report
+from controller.accounting.run_saving import RunSaving
+from controller.clock import Clock
+from controller.control.gpu_group import GpuGroup
+from controller.history.holdouts import compare_with, with_comparison
+from controller.history.run_history import JobKey, Outcome, RunHistory
+from controller.ports import Blocked, SignalSource, Target
+from publishers.messages.holdouts import describe_holdouts
+from publishers.messages.reports import RunEnergy
+
+UNOBSERVED_RATIO = 0.01
+"""A run of which no more of its iterations were missed, at its beginning, is complete."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RunRecord:
+    """The record of a run on this node."""
+
+    def __init__(
+        self,
+        run: RunIdentity,
+        *,
+        clock: Clock,
+        signal: SignalSource,
+        ranks: Ranks,
+        gpus: GpuGroup,
+        account: EnergyAccount,
+        saving: RunSaving,
+        observed: ObservedPlan | None,
+        reporter: RunReporter,
+        history: RunHistory,
+        holdout_ratio: float,
+    ) -> None:
+        self._run = run
+        self._clock = clock
+        self._signal = signal
+        self._ranks = ranks
+        self._gpus = gpus
+        self._account = account
+        self._saving = saving
+        self._observed = observed
+        self._reporter = reporter
+        self._history = history
+        self._holdout_ratio = holdout_ratio
+        self._limit_reason: Blocked | None = None
+        """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
+        self._mean_power_limit_w: float | None = None
+
+    def note_limit(self, target: Target | Blocked | None, *, is_claim_rejected: bool) -> None:
+        """Note the limit and its reason; once the run ends, the record says what it was while the run ran."""
+        if self._ranks.ending:
+            return
+        self._mean_power_limit_w = self._gpus.mean_power_limit_w
+        wanted = Blocked(target.reason, target.detail) if target is not None else self._limit_reason
+        self._limit_reason = wanted if is_claim_rejected else self._gpus.why_not_ours() or wanted
+
+    def publish(
+        self, state: Literal["running", "finished", "lost", "silent"], incomplete: Sequence[str], *, final: bool = False
+    ) -> None:
+        """Publish this node's part and, as the leader, the sum; not while it would be older than what was published.
+
+        Args:
+            state: how the run is.
+            incomplete: what is missing: stable codes.
+            final: whether it has ended; the node that leads it remembers it.
+        """
+        if not self._ranks.members or self._account.is_resuming:
+            return
+        kind = self._signal.kind
+        history = self._signal.history() if kind == "price" else None
+        part = energy_report(
+            self._ranks.status,
+            self._ranks.logs,
+            self._account.totals.report(kind=kind),
+            state=state,
+            gpu_model=self._gpus.model,
+            n_gpus=len(self._gpus.uuids),
+            currency=history.unit.partition("/")[0] if history is not None else None,
+            final=final,
+            max_power_w=self._gpus.prior_power_limit_w,
+            incomplete=incomplete,
+            would_save_ratio=self._observed.would_save_ratio if self._observed else None,
+            power_limit_w=self._mean_power_limit_w,
+            reason=self._limit_reason,
+            saving=self._saving.latest,
+        )
+        whole = self._reporter.whole(part)
+        if final and whole is not None and state != "running":
+            whole = self._remember(whole, state)
+        self._reporter.publish_energy(part, whole)
+
+    def _remember(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> RunEnergy:
+        """Remember how the run has ended, and return its record with what runs held out say, if there are any."""
+        key, holdout_ratio = JobKey(self._run.user, self._run.job), self._holdout_ratio
+        ended = self._history.end(key, self._outcome(whole, end))
+        if ended is None or not holdout_ratio:
+            return whole
+        found = compare_with(ended, self._history.ended(key), holdout_ratio=holdout_ratio)
+        whole = with_comparison(whole, found)
+        _LOGGER.info("%s: %s", self._run.key, describe_holdouts(whole))
+        return whole
+
+    def _outcome(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> Outcome:
+        status, slowest = self._ranks.status, self._ranks.slowest
+        is_observed = slowest.n_unobserved <= UNOBSERVED_RATIO * slowest.n_iterations
+        return Outcome(
+            run=self._run.run,
+            started_at_s=status.started_at_s,
+            ended_at_s=self._clock.now_s(),
+            end=end,
+            reached=whole.reached,
+            is_complete=is_observed and not whole.incomplete,
+            n_iterations=slowest.n_iterations,
+            active_s=self._ranks.running_s,
+            energy_j=whole.energy_j,
+            time_limit_s=status.time_limit_s,
+            batch_size=status.batch_size,
+            world_size=status.world_size,
+            gpu_model=whole.gpu_model,
+            n_gpus=whole.n_gpus,
+        )

@@ -1,0 +1,1 @@
+"""What this node remembers of the runs that it has led, and what follows from it."""
