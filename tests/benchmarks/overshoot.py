@@ -32,6 +32,7 @@ from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.event_log import LoadChanged, LoadSettled
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.history.run_history import RunHistory
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.run import TrainingRun
 from controller.signal.feed import SignalFeed
@@ -188,6 +189,7 @@ async def _played(setup: DaySetup) -> GpuTimeline:
     with (
         RunCheckpoints(setup.folder, boot_id=BOOT_ID, clock=clock) as checkpoints,
         ProfileStore(setup.folder) as store,
+        RunHistory(setup.folder) as former_runs,
     ):
         run = TrainingRun(
             RunIdentity(user="user", job=JOB, run=RUN, node=NODE),
@@ -196,6 +198,7 @@ async def _played(setup: DaySetup) -> GpuTimeline:
             signal=feed,
             store=store,
             checkpoints=checkpoints,
+            history=former_runs,
             bus=FakeBus(),
             topics=Topics(),
             on_release=lambda _: None,

@@ -205,7 +205,7 @@ def test_a_guessed_length_is_that_of_the_whole_run_whenever_the_time_budget_bega
     guessed = GuessedLength(total_iterations=1e6, spread_ratio=0.03, n_runs=5)
     progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, guessed=guessed)
     target = choose(run, history=flat_signal(100.0), progress=progress)
-    assert "995,000 iterations left" in target.detail
+    assert "left for 995,000 iterations" in target.detail
     assert target.detail.endswith("as guessed from 5 former runs, whose lengths differ by 3.0%")
 
 
