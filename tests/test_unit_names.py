@@ -13,8 +13,8 @@ import policies
 import publishers
 
 UNITS: Final = (
-    "_s", "_ns", "_w", "_j", "_g", "_kg", "_wh", "_kwh", "_ratio", "_c", "_hz",
-    "_ratios", "_per_s", "_per_kwh", "_per_mwh", "_iterations", "_per_epoch",
+    "_s", "_ns", "_w", "_j", "_g", "_kg", "_wh", "_kwh", "_ratio", "_c", "_k", "_hz",
+    "_ratios", "_per_s", "_per_k", "_per_w", "_per_kwh", "_per_mwh", "_iterations", "_per_epoch",
     "_s2", "_j2", "_iterations2",  # squares
     "_epochs", "_octaves",  # doublings
     "_log",  # of a natural logarithm
