@@ -131,7 +131,7 @@ class FakeGpu:
             power_w=self.power_w,
             energy_j=self._energy_j if self.has_counter else None,
             utilization_ratio=1.0,
-            temperature_c=60.0,
+            temperature_c=float(round(30 + 0.1 * self.power_w)),  # it warms at once
         )
         return self.tells(sample)
 

@@ -13,9 +13,9 @@ import policies
 import publishers
 
 UNITS: Final = (
-    "_s", "_ns", "_w", "_j", "_g", "_kg", "_wh", "_kwh", "_ratio", "_c", "_hz",
-    "_ratios", "_per_s", "_per_kwh", "_per_mwh", "_iterations", "_per_epoch",
-    "_s2", "_j2", "_iterations2",  # squares
+    "_s", "_ns", "_w", "_j", "_g", "_kg", "_wh", "_kwh", "_ratio", "_c", "_k", "_hz",
+    "_ratios", "_per_s", "_per_k", "_per_w", "_per_kwh", "_per_mwh", "_iterations", "_per_epoch",
+    "_s2", "_j2", "_w2", "_k2", "_iterations2",  # squares
     "_epochs", "_octaves",  # doublings
     "_log",  # of a natural logarithm
     "_ci",  # a half-width, in the unit of the name before it
@@ -106,6 +106,7 @@ ALLOWED: Final = {
     "target": "the value that a training's metric is to reach, in the metric's own unit",
     "cost_bound": "the cost at which a run is stopped: an objective's, in J for energy and time weighed by eta",
     "late_cost_bound": "the same",
+    "error": "a standard error, in the unit of the value beside it",
 }
 FLOATS: Final = frozenset({"float", "Quantity", "Seconds", "Watts", "TimeS", "PowerW", "Amount", "Number"})
 """Annotations that are floats, by themselves, optional, or as items of an array or a sequence."""

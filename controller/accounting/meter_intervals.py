@@ -29,6 +29,7 @@ class MeterInterval:
         iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
         is_asked: whether it is a pause that was asked for.
         unmeasured_s: for how long a GPU could not be read: its energy is estimated, so the interval is not active [s].
+        temperature_c: the mean temperature of the GPUs [°C]; None where one does not tell it.
         duration_s: how long the interval lasted [s].
     """
 
@@ -41,6 +42,7 @@ class MeterInterval:
     iteration_times_s: tuple[float, ...] = ()
     is_asked: bool = False
     unmeasured_s: float = 0.0
+    temperature_c: float | None = None
     duration_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +163,14 @@ def _interval(logs: Sequence[IterationLog], readings: Sequence[tuple[Sample, Sam
         unmeasured_s=unmeasured_s,
         gaps_s=max(activity.gaps_s for activity in activities),  # the others wait for it
         iteration_times_s=logs[slowest].iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
+        temperature_c=_mean_temperature_c(readings),
     )
+
+
+def _mean_temperature_c(readings: Sequence[tuple[Sample, Sample]]) -> float | None:
+    temperatures_c = [sample.temperature_c for pair in readings for sample in pair]
+    known_c = [each_c for each_c in temperatures_c if each_c is not None]
+    return sum(known_c) / len(known_c) if len(known_c) == len(temperatures_c) else None
 
 
 def _used_j(readings: tuple[Sample, Sample]) -> float:

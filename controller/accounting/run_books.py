@@ -18,10 +18,13 @@ import numpy as np
 
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_ledger import LEAST, MAX_LIMITS, MOST, LedgerSnapshot, LimitHistory, limit_key, looks_of
+from controller.clock import NS_PER_S
 from policies.profiling.curve_model import estimate_ratios
 from policies.profiling.paired_looks import Looks, Pair
 from policies.savings.books import MAX_SLOTS, Books, Purpose, open_books, with_activity, with_pause
 from policies.savings.interval import MIN_LOOKS, KnownSaving, Segment, UnknownSaving, correlation_of, estimate_saving
+from policies.thermal.board import Metered, ThermalState, advance_thermal
+from policies.thermal.correction import corrected
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
@@ -95,6 +98,7 @@ class BooksSnapshot:
         gap: why nothing is said of the run; None where all of it is in them.
         was_limited: whether a GPU ever had less than its prior limit while the run iterated.
         top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
+        thermal: how its GPUs warm, as far as that is known.
     """
 
     books: Books = field(default_factory=open_books)
@@ -103,6 +107,7 @@ class BooksSnapshot:
     gap: Gap | None = None
     was_limited: bool = False
     top_power_limit_w: float = 0.0
+    thermal: ThermalState = field(default_factory=ThermalState)
 
     def check(self) -> None:
         """Check what was read from a file.
@@ -111,6 +116,7 @@ class BooksSnapshot:
             ValueError: the books are damaged: savings would be made of them.
         """
         _check_books(self.books)
+        self.thermal.check()
         if not -LEAST < self.top_power_limit_w <= MOST:
             raise ValueError("a top limit is impossible")
 
@@ -163,6 +169,7 @@ class RunBooks:
         was_limited: whether a GPU ever had less than its prior limit while the run iterated.
         purpose: what the limit that was last asked for is for.
         top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
+        thermal: how its GPUs warm, as far as that is known.
     """
 
     def __init__(self, *, gap: Gap | None = None) -> None:
@@ -173,6 +180,7 @@ class RunBooks:
         self.was_limited = False
         self.purpose = Purpose.FIRST_PASS
         self.top_power_limit_w = 0.0
+        self.thermal = ThermalState()
         self._stored_closed: tuple[msgspec.Raw, ...] = ()
         self._in_force = LimitHistory()
         self._limits_w: dict[int, float] = {}
@@ -201,7 +209,7 @@ class RunBooks:
         closed = tuple(_decode_closed(each) for each in snapshot.closed)
         self.books, self.curve, self.closed = snapshot.books, snapshot.curve, closed
         self._stored_closed, self.was_limited = snapshot.closed, snapshot.was_limited
-        self.top_power_limit_w = snapshot.top_power_limit_w
+        self.top_power_limit_w, self.thermal = snapshot.top_power_limit_w, snapshot.thermal
         entered_s = sum(_duration_s(each) for each in (self.books, *(each.books for each in closed)))
         is_whole = entered_s >= duration_s - max(MISSING_S, MISSING_RATIO * duration_s)
         self.gap = snapshot.gap if is_whole else "incomplete"
@@ -217,6 +225,7 @@ class RunBooks:
             gap=self.gap,
             was_limited=self.was_limited,
             top_power_limit_w=self.top_power_limit_w,
+            thermal=self.thermal,
         )
         return msgspec.Raw(msgspec.json.encode(snapshot))
 
@@ -253,6 +262,7 @@ class RunBooks:
         ran_s, ran_j = max(rest_s - interval.gaps_s, 0.0), rest_j - interval.gaps_energy_j
         is_partly = ran_s > 0 and interval.gaps_s > 0 and not interval.unmeasured_s
         limit = self._in_force.at(interval.begin_ns) if interval.active or is_partly else None
+        self.thermal = advance_thermal(self.thermal, _metered(interval, limit[0] if limit else None))
         if limit is not None:
             limit_w = self._limits_w.setdefault(limit_key(limit[0], self._limits_w), limit[0])
             self.books = with_activity(
@@ -329,9 +339,11 @@ class RunBooks:
         if curve is None and _is_below(self.books, top_w):  # in a first pass: nothing compares what runs now
             return UnknownSaving(code="too_early", n_looks=n_looks)
         segments = [
-            _segment(each.books, each.curve, looks_of(each.pairs), each.top_power_limit_w) for each in self.closed
+            _segment(each.books, each.curve, looks_of(each.pairs), each.top_power_limit_w, self.thermal)
+            for each in self.closed
         ]
-        return estimate_saving([*segments, _segment(self.books, curve, looks, top_w)], signal=self._signal)
+        now = _segment(self.books, curve, looks, top_w, self.thermal)
+        return estimate_saving([*segments, now], signal=self._signal)
 
     def _top_w(self, curve: PowerProfile | None) -> float:
         """Return the highest limit that the run might have had on a curve [W]."""
@@ -340,8 +352,21 @@ class RunBooks:
         return max((self.top_power_limit_w, *_limits_w(self.books))) or MOST
 
 
-def _segment(books: Books, curve: PowerProfile | None, looks: Looks, top_power_limit_w: float) -> Segment:
-    """Return books with the ratios of their limits."""
+def _metered(interval: MeterInterval, power_limit_w: float | None) -> Metered:
+    return Metered(
+        begins_s=interval.begin_ns / NS_PER_S,
+        duration_s=interval.duration_s,
+        energy_j=interval.energy_j,
+        n_iterations=interval.n_iterations,
+        power_limit_w=power_limit_w if interval.active else None,
+        temperature_c=interval.temperature_c,
+    )
+
+
+def _segment(
+    books: Books, curve: PowerProfile | None, looks: Looks, top_power_limit_w: float, thermal: ThermalState
+) -> Segment:
+    """Return books with the ratios of their limits, as they are when the boards have warmed."""
     limits_w: list[float] = []
     if curve is not None:
         limits_w = _limits_apart_w({*_limits_w(books), *curve.power_limits_w}, below_w=top_power_limit_w)
@@ -350,7 +375,7 @@ def _segment(books: Books, curve: PowerProfile | None, looks: Looks, top_power_l
     estimate = estimate_ratios(curve, looks, limits_w)
     return Segment(
         books=books,
-        ratios=estimate.ratios,
+        ratios=corrected(estimate.ratios, looks.pairs, thermal, top_power_w=curve.fastest.power_w),
         top_power_limit_w=top_power_limit_w,
         correlation=correlation_of(estimate.rate_covariance),
     )
@@ -364,7 +389,7 @@ def describe_saving(found: KnownSaving | UnknownSaving) -> str:
     """
     if isinstance(found, UnknownSaving):
         if found.code == "too_early":
-            few = f"{found.n_looks} of {MIN_LOOKS} looks" if found.n_looks < MIN_LOOKS else "its looks scatter too much"
+            few = f"{found.n_looks} of {MIN_LOOKS} looks" if found.n_looks < MIN_LOOKS else "its interval is too wide"
             return f"too early to tell what was saved: {few}"
         return f"what was saved is not known ({found.code}): {_WHY_UNKNOWN[found.code]}"
     saving = found.saving

@@ -76,6 +76,8 @@ class LedgerSnapshot:
             raise ValueError("an amount of the ledger is impossible")
         if not all(0 < pool.n < MOST and 0 < pool.precision < MOST and -LEAST < pool.square < MOST for pool in pools):
             raise ValueError("what was seen in pairs is impossible")
+        if not all(abs(x) < MOST for pair in self.pairs for x in (pair.power_w2, *pair.warmed_w2)):
+            raise ValueError("what pairs have seen of the warming is impossible")
         if not all(abs(pool.mean_log) < MOST_LOG for pool in pools):
             raise ValueError("a ratio of two limits is impossible")
         if not all(0 < pair.lower_w < pair.upper_w < MOST for pair in self.pairs):

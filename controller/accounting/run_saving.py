@@ -19,6 +19,7 @@ from controller.clock import Clock
 from controller.ports import SignalSource
 from policies.profiling.paired_looks import Looks
 from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.thermal.board import ThermalState
 from publishers.shared.files.disk_thread import DaemonExecutor
 from publishers.shared.log_once import FaultLog
 
@@ -72,9 +73,11 @@ class RunSaving:
         if self._signal.history() is not self._seen:
             self._add_signal(begins_s + interval.duration_s)
 
-    def close(self, looks: Looks) -> None:
+    def close(self, looks: Looks, *, has_other_gpus: bool = False) -> None:
         """Close the books: another curve holds from here on. What is known meanwhile is of a part of the run alone."""
         self.books.close(looks)
+        if has_other_gpus:
+            self.books.thermal = ThermalState()
         self._forget()
 
     def _forget(self) -> None:

@@ -167,7 +167,9 @@ def advance_curve(state: CurveState, interval: MeterInterval, *, enforced_power_
             return CurveUpdate(state=state)
 
 
-def observation_of(interval: MeterInterval, *, enforced_power_limit_w: float) -> Observation:
+def observation_of(
+    interval: MeterInterval, *, enforced_power_limit_w: float, warmth_w: tuple[float, ...] = ()
+) -> Observation:
     """Return what an active interval shows of a limit, without the gaps between its iterations."""
     return Observation(
         power_limit_w=enforced_power_limit_w,
@@ -175,6 +177,7 @@ def observation_of(interval: MeterInterval, *, enforced_power_limit_w: float) ->
         n_iterations=interval.n_iterations,
         energy_j=interval.energy_j - interval.gaps_energy_j,
         iteration_times_s=interval.iteration_times_s,
+        warmth_w=warmth_w,
     )
 
 

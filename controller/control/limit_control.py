@@ -196,8 +196,16 @@ class LimitControl:
         """Reset the time budget: what was seen so far at once, and its beginning at the next decision."""
         self._restarts_budget, self.ledger = True, RunLedger()
 
-    def observe(self, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate | None:
-        """Learn from an active interval at a limit that was in force all the time; None where it does not count."""
+    def observe(
+        self, interval: MeterInterval, *, enforced_power_limit_w: float, warmth_w: tuple[float, ...] = ()
+    ) -> CurveUpdate | None:
+        """Learn from an active interval at a limit that was in force all the time; None where it does not count.
+
+        Args:
+            interval: what the run did.
+            enforced_power_limit_w: the limit [W].
+            warmth_w: how warm the boards were, as filtered powers [W].
+        """
         if self._is_paused:  # it came back at the highest limit, which is not the one that is measured
             return None
         if self._unsettled_s > 0:
@@ -206,8 +214,8 @@ class LimitControl:
         if self._is_held:
             return None
         if isinstance(self.state, Planned):
-            seen = observation_of(interval, enforced_power_limit_w=enforced_power_limit_w)
-            state = self.state
+            limit_w, state = enforced_power_limit_w, self.state
+            seen = observation_of(interval, enforced_power_limit_w=limit_w, warmth_w=warmth_w)
             self.ledger.observe(seen, state.refinement, state.settings, settle_s=self._look_settle_s)
         update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
         self.state = update.state

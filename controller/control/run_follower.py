@@ -207,7 +207,7 @@ class RunFollower:
         iteration_time_s = interval.duration_s / interval.n_iterations
         self.looks = advance_looks(
             self.looks,
-            observation_of(interval, enforced_power_limit_w=enforced_w),
+            observation_of(interval, enforced_power_limit_w=enforced_w, warmth_w=self._books.thermal.warmth_w),
             lengths=LookLengths(top_s=max(self._shortest_look_s, LEAST_ITERATIONS * iteration_time_s)),
             scatter=PRIOR_SCATTER,
             settle_s=self._settle_s,

@@ -150,7 +150,8 @@ class RunLeader:
         enforced_w = self._gpus.enforced_w(interval.begin_ns)
         if enforced_w is None:
             return None
-        update = self.limits.observe(interval, enforced_power_limit_w=enforced_w)
+        warmth_w = self._books.thermal.warmth_w
+        update = self.limits.observe(interval, enforced_power_limit_w=enforced_w, warmth_w=warmth_w)
         if update is not None and update.is_new:
             self._store_curve(update.state)
         return update

@@ -161,11 +161,11 @@ class TrainingRun:
     def _close_curve(self) -> None:
         """Close the books of what ran so far: from here on the run has other GPUs, and another curve."""
         self._update_account()
-        self._change_curve()
+        self._change_curve(has_other_gpus=True)
 
-    def _change_curve(self) -> None:
+    def _change_curve(self, *, has_other_gpus: bool = False) -> None:
         """Close the books, and begin a new time budget: another curve holds from here on."""
-        self._saving.close(self._control.looks)
+        self._saving.close(self._control.looks, has_other_gpus=has_other_gpus)
         self._leader.limits.restart_time_budget()
 
     @property
@@ -365,7 +365,7 @@ class TrainingRun:
     def _add_time(self, interval: MeterInterval) -> None:
         """Add an interval to the ledger and to the books."""
         if self._account.take_other_gpus():
-            self._change_curve()
+            self._change_curve(has_other_gpus=True)
         now = self.gpus.now()
         self._control.add_time(interval, now)
         self._saving.add(interval, now, begins_s=self._began_s(interval))

@@ -56,6 +56,7 @@ class Observation:
         n_iterations: the iterations in it, with fractions of those that began or ended outside.
         energy_j: the energy of all GPUs of the job [J].
         iteration_times_s: the times of the iterations that ended in it, of the slowest rank [s]; empty if unknown.
+        warmth_w: how warm the boards were, as powers filtered by some time constants [W]; empty if unknown.
     """
 
     power_limit_w: float
@@ -63,6 +64,7 @@ class Observation:
     n_iterations: float
     energy_j: float
     iteration_times_s: tuple[float, ...] = ()
+    warmth_w: tuple[float, ...] = ()
 
     @property
     def is_possible(self) -> bool:

@@ -22,6 +22,7 @@ Time is active time, as the observations have it; there is no clock here.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -124,12 +125,16 @@ class Pair:
         lower_w, upper_w: the two limits [W].
         rate: the logarithm of the rate at the lower over that at the upper.
         energy: the same of the energy per iteration.
+        power_w2: of the pairs in which it is known how warm the boards were, the sum of squared differences in power.
+        warmed_w2: the sum of its products with the differences in each of the filtered powers.
     """
 
     lower_w: float
     upper_w: float
     rate: PooledLog = EMPTY_POOL
     energy: PooledLog = EMPTY_POOL
+    power_w2: float = 0.0
+    warmed_w2: tuple[float, ...] = ()
 
     def is_of(self, one_w: float, other_w: float) -> bool:
         """Return whether the pair is of two limits, in whatever order [W]."""
@@ -293,6 +298,19 @@ def _joined(one: Observation, other: Observation) -> Observation:
         active_s=one.active_s + other.active_s,
         n_iterations=one.n_iterations + other.n_iterations,
         energy_j=one.energy_j + other.energy_j,
+        warmth_w=_mean_warmth_w((one, other)),
+    )
+
+
+def _mean_warmth_w(chunks: Sequence[Observation]) -> tuple[float, ...]:
+    """Return how warm the boards were in the mean [W]; empty where that is not always known."""
+    if not all(chunk.warmth_w for chunk in chunks):
+        return ()
+    lasts_s = _duration_s(chunks)
+    columns = zip(*(chunk.warmth_w for chunk in chunks), strict=True)
+    return tuple(
+        sum(warmth_w * chunk.active_s for warmth_w, chunk in zip(column, chunks, strict=True)) / lasts_s
+        for column in columns
     )
 
 
@@ -310,7 +328,26 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
         return looks
     wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
     inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
-    return _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
+    looks = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
+    return replace(looks, pairs=(*looks.pairs[:-1], _with_warming(looks.pairs[-1], sides, middle.tail)))
+
+
+def _with_warming(pair: Pair, sides: Sequence[Sequence[Observation]], inner: Sequence[Observation]) -> Pair:
+    """Return a pair with how much of the warming by its difference in power windows have seen."""
+    windows = [_mean_warmth_w(chunks) for chunks in (inner, *sides)]
+    if not all(windows):
+        return pair
+    powers_w = [sum(chunk.energy_j for chunk in chunks) / _duration_s(chunks) for chunks in (inner, *sides)]
+    power_w, *warmth_w = (
+        first_w - sum(others_w) / len(sides) for first_w, *others_w in (powers_w, *zip(*windows, strict=True))
+    )
+    is_first = len(pair.warmed_w2) != len(warmth_w)
+    before_w2, sums_w2 = (0.0, (0.0,) * len(warmth_w)) if is_first else (pair.power_w2, pair.warmed_w2)
+    return replace(
+        pair,
+        power_w2=before_w2 + power_w**2,
+        warmed_w2=tuple(sum_w2 + power_w * each_w for sum_w2, each_w in zip(sums_w2, warmth_w, strict=True)),
+    )
 
 
 def _with_pair(
@@ -353,7 +390,7 @@ def _is_enough(chunks: tuple[Observation, ...], lengths: LookLengths) -> bool:
     return window.active_s >= MIN_SHARE * lengths.top_s and window.n_counted > 1 and window.energy_j > 0
 
 
-def _duration_s(chunks: tuple[Observation, ...]) -> float:
+def _duration_s(chunks: Sequence[Observation]) -> float:
     return sum(chunk.active_s for chunk in chunks)
 
 

@@ -7,8 +7,10 @@ Two things are not known. The ratios of the limits have errors; what the errors 
 nearly linear in them, but for kinks where the twin's work moves into another hour: under a strong signal the half
 difference at plus and minus one error may be half of the standard deviation, or a third too large. So the saving is
 computed at the points of a fixed design of the normal distribution, whose mean and covariance are exact: what is
-linear comes out exactly, and the kinks nearly so. And the twin would have had luck of its own: speed and power wander
-at other moments than those at which it does the work.
+linear comes out exactly, and the kinks nearly so. An error that all limits have in common, as that of how much the
+twin's board would have warmed, is one of energies only, in which the saving is linear: it is computed by itself, and
+curves have it in common, too. And the twin would have had luck of its own: speed and power wander at other moments than
+those at which it does the work.
 """
 
 import math
@@ -124,22 +126,34 @@ def estimate_saving(
     is_at_top = all(part.is_at_top for _, part in parts)
     if n_looks < MIN_LOOKS and not is_at_top:
         return UnknownSaving(code="too_early", n_looks=n_looks)
-    return _with_intervals(total, [_twins_by_errors(part, segment) for segment, part in parts], n_looks, is_at_top)
+    twins = [_twins_by_errors(part, segment) for segment, part in parts]
+    return _with_intervals(total, twins, [_twins_by_shared_error(part) for _, part in parts], n_looks, is_at_top)
 
 
 def _with_intervals(
-    total: Saving, twins: Sequence[Twins], n_looks: int, is_at_top: bool
+    total: Saving, twins: Sequence[Twins], shared: Sequence[Twins], n_looks: int, is_at_top: bool
 ) -> KnownSaving | UnknownSaving:
-    """Return a saving with its intervals: the errors of two curves have nothing in common."""
+    """Return a saving with its intervals: but for what they share, the errors of two curves have nothing in common."""
     half_ratios = []
-    for own, baseline, spreads in (
-        (total.signal_energy, total.baseline_signal_energy, [each.signal_energy for each in twins]),
-        (total.energy_j, total.baseline_energy_j, [each.energy_j for each in twins]),
-        (total.duration_s, total.baseline_duration_s, [each.duration_s for each in twins]),
+    for own, baseline, spreads, shifts in (
+        (
+            total.signal_energy,
+            total.baseline_signal_energy,
+            [each.signal_energy for each in twins],
+            [each.signal_energy for each in shared],
+        ),
+        (
+            total.energy_j,
+            total.baseline_energy_j,
+            [each.energy_j for each in twins],
+            [each.energy_j for each in shared],
+        ),
+        (total.duration_s, total.baseline_duration_s, [each.duration_s for each in twins], []),
     ):
+        shift = sum(float(each[1] - each[0]) for each in shifts)
         if not (baseline > 0 and sum(each.min() for each in spreads) > 0):
             return UnknownSaving(code="no_baseline", n_looks=n_looks)
-        error_ratio = own / baseline * math.hypot(*(each.std() for each in spreads)) / baseline
+        error_ratio = own / baseline * math.hypot(*(each.std() for each in spreads), shift) / baseline
         half_ratios.append(NORMAL_QUANTILE * math.hypot(error_ratio, 0.0 if is_at_top else LUCK_RATIO))
     if max(half_ratios) > MAX_CI90_RATIO:
         return UnknownSaving(code="too_early", n_looks=n_looks)
@@ -174,6 +188,14 @@ def _twins_by_errors(counterfactual: Counterfactual, segment: Segment) -> Twins:
         rates + rate_errors * [each.rate_error_ratio for each in known],
         energies + energy_errors * [each.energy_error_ratio for each in known],
     )
+
+
+def _twins_by_shared_error(counterfactual: Counterfactual) -> Twins:
+    """Return the twin without the error that all limits have in common, and with one standard deviation of it."""
+    known = counterfactual.known
+    rates = np.array([each.rate_ratio for each in known])
+    energies = np.array([[each.energy_ratio, each.energy_ratio + each.shared_error_ratio] for each in known]).T
+    return counterfactual.twins(np.tile(rates, (2, 1)), energies)
 
 
 def _root_of(correlation: Values) -> Values:

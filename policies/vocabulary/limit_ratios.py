@@ -16,11 +16,13 @@ class LimitRatios:
         rate_ratio: the rate at the limit over the rate at the top.
         rate_error_ratio: its standard deviation.
         energy_ratio: the energy per iteration at the top over that at the limit.
-        energy_error_ratio: its standard deviation.
+        energy_error_ratio: its standard deviation, of what is its own.
+        shared_error_ratio: what one standard deviation of an error that all limits of a run have in common adds to it.
         n_looks: how many looks at the top compared it with this limit; 0 where the ratios come from the curve alone.
 
     Raises:
-        ValueError: a ratio or the limit is not above 0 and finite, or an error or the number of looks is below 0.
+        ValueError: a ratio or the limit is not above 0 and finite, an error is not finite, or one of its own or the
+            number of looks is below 0.
     """
 
     power_limit_w: float
@@ -28,6 +30,7 @@ class LimitRatios:
     rate_error_ratio: float
     energy_ratio: float
     energy_error_ratio: float
+    shared_error_ratio: float = 0.0
     n_looks: int = 0
 
     def __post_init__(self) -> None:
@@ -36,3 +39,5 @@ class LimitRatios:
             raise ValueError(f"{self}: limit and ratios must be finite and above 0")
         if not all(math.isfinite(x) and x >= 0 for x in (self.rate_error_ratio, self.energy_error_ratio, self.n_looks)):
             raise ValueError(f"{self}: errors and the number of looks must be finite and at least 0")
+        if not math.isfinite(self.shared_error_ratio):
+            raise ValueError(f"{self}: the shared error must be finite")

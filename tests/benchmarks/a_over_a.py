@@ -324,10 +324,12 @@ The controller's own decisions, ledger and books, with the default settings and 
 training and meter are simulated. Iterations of 0.3 s scatter by 0.03 to 15 %. Rate and power wander by 1 and 0.5 % over
 five minutes, and drift by 0.5 % in a day: in half of the runs by time, so that the twin, which does the same work at
 another moment, has other luck, and in the others by work. A cold board draws 3 % less; it warms with a time constant of
-a minute, at the start and after each validation. *With the thermal state* it also is 0.047 K cooler for each watt less,
-and draws 0.3 % less for each kelvin. The energy counter moves every 100 ms. Half of the runs tell their length. The
-twin does the same work, with the same noise and the same validations, at the top limit: on the flat board the truth is
-0.
+a minute, at the start and after each validation, and its sensor shows nothing of that. *With the thermal state* a board
+is cooler at a lower limit, and in a validation: by 0.03 to 0.064 K for each watt less, with a time constant of 40 to
+90 s; and it draws 0.15 to 0.45 % less for each kelvin. Each run has a board of its own, which the controller does not
+know: an H100 has shown 0.047 K and 0.3 %. Temperatures are told in whole degrees, and wander by 0.5 K with the room.
+The energy counter moves every 100 ms. Half of the runs tell their length. The twin does the same work, with the same
+noise and the same validations, at the top limit: on the flat board the truth is 0.
 
 The meters are read every 0.1 s in the first sweep, 0.5 s in trials, 2 s around looks and changes of limit, and else 5 s
 (20 s in runs beyond 2 h). A reading holds the whole energy and all iterations since the last one, so ledger and books
@@ -354,10 +356,10 @@ NOTES: Final = """\
 
 ## Where bars are missed
 
-- With the thermal state the saving is understated, and no interval says so. A look of 10 s at the top meets a board
-  that the lower limit has cooled; with a time constant of a minute it warms by less than a tenth of the way meanwhile,
-  so the look shows a top that draws less than it would in the long run. By 0.047 K for a watt and 0.3 % for a kelvin
-  that is the most of what is missing. More looks do not help; longer ones, or a model of the warming, would.
+- With the thermal state intervals are wide: what a board draws more for each kelvin is seen after validations and
+  changes of limit only, where it warms by some kelvin, while the energy of an iteration wanders by a per cent. More
+  looks do not help; longer ones would. Without the correction for what a look of 10 s has not seen of the warming, the
+  saving would be understated by 1.15 points, and no interval would hold the truth.
 - On the board that saves, the saving is overstated a little where iterations scatter by some per cent, so that the
   coverage of all runs misses its bar, too. Looks by themselves are not biased (4,000 of them at each of four scatters,
   0.3 to 8 %, on the flat board: within 0.01 points), nor do the points of the curve matter, by which the plan chooses

@@ -22,6 +22,7 @@ from policies.planning import Progress
 from policies.profiling.paired_looks import look_lengths, look_period_s
 from policies.savings.interval import KnownSaving, UnknownSaving
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
+from tests.benchmarks.a_over_a_thermal import Thermal, thermal_of
 from tests.controller.messages import ns
 
 FLOOR_W: Final = 200.0
@@ -44,11 +45,10 @@ ROUNDING: Final = 1e-9
 SHORTEST_S: Final = 1e-9
 
 COLD_RATIO: Final = -0.03
-"""A cold board draws so much less, …"""
-THERMAL_S: Final = 60.0
-"""… and warms, or cools in a pause, within so long."""
-COOLER_RATIO_PER_W: Final = 0.047 * 0.003
-"""By the thermal state a board that draws a watt less is .047 K cooler, and draws .3 % less for each kelvin."""
+"""A cold board draws so much less, at the start and after each validation."""
+WARM_C: Final = 65.0
+AMBIENT_K: Final = 0.5
+"""At the top a board is so warm; the room wanders by so much in five minutes, which costs nothing."""
 VALIDATION_POWER_RATIO: Final = 0.7
 
 TICK_S: Final = 0.1
@@ -93,12 +93,6 @@ class Case:
         missing_ratio = 0.0 if self.is_flat else (640.0 - self.power_w(power_limit_w)) / 126.0
         return 1.0 / (1.0 + 0.03 * missing_ratio**2) / ITERATION_TIME_S
 
-    def warmth_ratio(self, power_limit_w: float) -> float:
-        """Return by how much more than on a board as warm as at the top it draws in the long run."""
-        if not self.has_thermal_state:
-            return 0.0
-        return -COOLER_RATIO_PER_W * (self.power_w(TOP_W) - self.power_w(power_limit_w))
-
 
 class World:
     """What a job does besides: relative rate and power in grains of time, or of work, and the scatter of iterations.
@@ -113,6 +107,8 @@ class World:
         self.is_by_work = is_by_work
         self._rates = np.exp(_wandering(RATE_RATIO, n_grains, rng)).tolist()
         self._powers = np.exp(_wandering(POWER_RATIO, n_grains, rng)).tolist()
+        ambient_k = AMBIENT_K / POWER_RATIO * _wandering(POWER_RATIO, n_grains, rng.spawn(1)[0])
+        self._ambient_k: list[float] = ambient_k.tolist()
         n = lasts_s / ITERATION_TIME_S
         n_drawn = math.ceil(n + MOST_DEVIATIONS * (1 + scatter_ratio * math.sqrt(n)))
         scatter = scatter_ratio * rng.standard_normal(n_drawn)
@@ -124,6 +120,10 @@ class World:
         until_s = (number + 1) * GRAIN_S
         ends = (math.inf, until_s / ITERATION_TIME_S) if self.is_by_work else (until_s, math.inf)
         return self._rates[number], self._powers[number], *ends
+
+    def ambient_k(self, at_s: float) -> float:
+        """Return how much warmer than usual the room is at a time [s]."""
+        return self._ambient_k[min(int(at_s / GRAIN_S), len(self._ambient_k) - 1)]
 
 
 def _wandering(ratio: float, n_grains: int, rng: np.random.Generator) -> Values:
@@ -139,7 +139,7 @@ class Board:
     """A board that does a job's work: of the run, or of its twin.
 
     Attributes:
-        case, world: what it does.
+        case, world, thermal: what it does.
         at_s: the time since the start [s].
         work: what is done, in iterations of mean length.
         energy_j: what was used [J].
@@ -148,6 +148,7 @@ class Board:
 
     case: Case
     world: World
+    thermal: Thermal
     at_s: float = 0.0
     work: float = 0.0
     energy_j: float = 0.0
@@ -156,7 +157,7 @@ class Board:
     def work_for(self, power_limit_w: float, most_s: float, until: float) -> None:
         """Work at a limit for a while, at most until so much is done."""
         left_s, base_w = most_s, self.case.power_w(power_limit_w)
-        warm_ratio = self.case.warmth_ratio(power_limit_w)
+        warm_ratio = self.thermal.warmth_ratio(self.case.power_w(TOP_W) - base_w)
         while left_s > SHORTEST_S and self.work < until:
             rate, power, until_s, until_work = self.world.grain(self.at_s, self.work)
             rate_per_s = rate * self.case.rate_per_s(power_limit_w)
@@ -170,17 +171,28 @@ class Board:
 
     def pause(self, lasts_s: float) -> None:
         """Validate for a while."""
-        self.energy_j += VALIDATION_POWER_RATIO * self.case.power_w(TOP_W) * lasts_s
-        self._warmed(COLD_RATIO, lasts_s)
+        power_w = VALIDATION_POWER_RATIO * self.case.power_w(TOP_W)
+        if self.thermal.k_per_w:
+            power_w *= 1 + self._warmed(self.thermal.warmth_ratio(self.case.power_w(TOP_W) - power_w), lasts_s)
+        else:
+            self._warmed(COLD_RATIO, lasts_s)
+        self.energy_j += power_w * lasts_s
         self.at_s += lasts_s
+
+    @property
+    def temperature_c(self) -> float:
+        """Return what the sensor tells; it is not where a board without a thermal state is cold."""
+        cooler_k = self.cold_ratio / self.thermal.ratio_per_k if self.thermal.k_per_w else 0.0
+        return float(round(WARM_C + cooler_k + self.world.ambient_k(self.at_s)))
 
     def _warmed(self, target_ratio: float, lasts_s: float) -> float:
         """Return the mean of `cold_ratio` while it goes to where it ends in the long run."""
         if lasts_s <= 0:
             return self.cold_ratio
-        gap_ratio, left_ratio = self.cold_ratio - target_ratio, math.exp(-lasts_s / THERMAL_S)
+        gap_ratio, within_s = self.cold_ratio - target_ratio, self.thermal.time_constant_s
+        left_ratio = math.exp(-lasts_s / within_s)
         self.cold_ratio = target_ratio + gap_ratio * left_ratio
-        return target_ratio + gap_ratio * (1 - left_ratio) * THERMAL_S / lasts_s
+        return target_ratio + gap_ratio * (1 - left_ratio) * within_s / lasts_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +211,9 @@ def stops_of(lasts_s: float, rng: np.random.Generator) -> list[Stop]:
     return [*(Stop(work=work, lasts_s=pause_s) for work in works), Stop(work=lasts_s / ITERATION_TIME_S, lasts_s=0.0)]
 
 
-def twin_of(case: Case, world: World, stops: Sequence[Stop]) -> Board:
+def twin_of(board: Board, stops: Sequence[Stop]) -> Board:
     """Return the board of the twin that has done the same work at the top limit."""
-    twin = Board(case=case, world=world)
+    twin = Board(case=board.case, world=board.world, thermal=board.thermal)
     for stop in stops:
         twin.work_for(TOP_W, math.inf, stop.work)
         twin.pause(stop.lasts_s)
@@ -268,7 +280,8 @@ class Node:
         self.books.add(interval, GpusNow(in_force=self.in_force), begins_s=MIDNIGHT_S + interval.begin_ns / NS_PER_S)
         if not interval.active:
             return
-        update = self.control.observe(interval, enforced_power_limit_w=self.in_force[0])
+        warmth_w = self.books.thermal.warmth_w
+        update = self.control.observe(interval, enforced_power_limit_w=self.in_force[0], warmth_w=warmth_w)
         if update is not None and update.dropped is not None:
             self.books.close(self.control.ledger.looks)
             self.control.restart_time_budget()
@@ -307,6 +320,7 @@ class Meters:
         self._phase_s = float(rng.uniform(0.0, TICK_S))
         self._at_s = self._work = self._energy_j = self._seen_j = 0.0
         self._n_ended, self._ended_s = 0, 0.0
+        self._temperature_c = board.temperature_c
 
     def read(self, *, active: bool = True) -> MeterInterval:
         """Return the interval since the last reading."""
@@ -322,6 +336,7 @@ class Meters:
         power_w = (board.energy_j - self._energy_j) / lasts_s
         before_j, self._seen_j = self._seen_j, max(board.energy_j - power_w * lag_s, self._seen_j)
         self._at_s, self._work, self._energy_j = board.at_s, board.work, board.energy_j
+        before_c, self._temperature_c = self._temperature_c, board.temperature_c
         return MeterInterval(
             begin_ns=ns(begin_s),
             end_ns=ns(board.at_s),
@@ -329,6 +344,7 @@ class Meters:
             n_iterations=self._n_iterations() - n_before,
             energy_j=self._seen_j - before_j,
             iteration_times_s=tuple(later_s - earlier_s for earlier_s, later_s in pairwise(marks_s)),
+            temperature_c=(before_c + self._temperature_c) / 2,
         )
 
     def _n_iterations(self) -> float:
@@ -399,7 +415,7 @@ def told_of(board: Board, stops: Sequence[Stop], found: KnownSaving | UnknownSav
     if not isinstance(found, KnownSaving) or found.is_unchanged:
         return None
     passed = [stop for stop in stops if stop.work <= board.work]
-    twin = twin_of(board.case, board.world, [*passed, Stop(work=board.work, lasts_s=0.0)])
+    twin = twin_of(board, [*passed, Stop(work=board.work, lasts_s=0.0)])
     return Told(
         at_s=board.at_s,
         known=found,
@@ -422,7 +438,8 @@ def play(task: Task) -> Finding:
     total = task.lasts_s / ITERATION_TIME_S if rng.random() < TOLD_SHARE else None
     world = World(lasts_s=task.lasts_s, scatter_ratio=task.scatter_ratio, is_by_work=is_by_work, rng=rng)
     stops = stops_of(task.lasts_s, rng)
-    board, node = Board(case=task.case, world=world), Node()
+    thermal = thermal_of(task.seed) if task.case.has_thermal_state else Thermal()
+    board, node = Board(case=task.case, world=world, thermal=thermal), Node()
     meters = Meters(board, rng)
     steady_s = STEADY_STEPS_S[task.lasts_s > LONG_RUN_S]
     first, check_s, paused_s = None, 0.0, 0.0
@@ -445,7 +462,7 @@ def play(task: Task) -> Finding:
     found = node.saving()
     return Finding(
         task=task,
-        saved_ratio=1 - board.energy_j / twin_of(task.case, world, stops).energy_j,
+        saved_ratio=1 - board.energy_j / twin_of(board, stops).energy_j,
         first=first,
         last=told_of(board, stops, found),
         reason=reason_of(found),

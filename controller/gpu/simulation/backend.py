@@ -1,4 +1,4 @@
-"""Simulated GPUs that follow measured curves: power and speed at each limit, idle power, an energy counter, noise.
+"""Simulated GPUs that follow measured curves: power and speed at each limit, temperature, an energy counter, noise.
 
 A limit takes effect at once; a real GPU takes some tens of milliseconds. The energy counter moves every 100 ms, as
 NVML's does, and never goes backwards for its reader here, even where another process's event is read late. Where the
@@ -81,7 +81,7 @@ class SimulatedGpu:
         self.timeline.record(LimitSet(self._clock.monotonic_ns(), power_limit_w))
 
     async def read_sample(self) -> Sample:
-        """Return its meters, as far as the load is settled; the temperature is not simulated."""
+        """Return its meters, as far as the load is settled; the temperature in whole degrees, as NVML tells it."""
         self.timeline.refresh()
         now_ns = min(self._clock.monotonic_ns(), self.timeline.settled_ns)
         since_ns = now_ns - self.timeline.start_ns
@@ -92,6 +92,7 @@ class SimulatedGpu:
             power_w=self.timeline.power_w(now_ns),
             energy_j=self._counter_j,
             utilization_ratio=float(self.timeline.at(now_ns).loaded),
+            temperature_c=float(round(self.timeline.temperature_c(now_ns))),
         )
 
     async def read_processes(self) -> frozenset[int] | None:

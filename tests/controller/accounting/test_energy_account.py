@@ -109,6 +109,18 @@ def test_two_gpus_add_up_and_the_slowest_rank_counts() -> None:
     assert [(p.n_iterations, p.energy_j) for p in intervals] == [(1, 300)]
 
 
+@pytest.mark.parametrize(("other_c", "mean_c"), [((50.0, 54.0, 58.0), 51.0), ((50.0, None, 58.0), None)])
+def test_an_interval_has_the_mean_temperature_of_all_gpus(
+    other_c: tuple[float | None, ...], mean_c: float | None
+) -> None:
+    meters = [steady_meter(100, 0, 2, 4), steady_meter(50, 0, 2, 4)]
+    for meter, readings_c in zip(meters, ((40.0, 46.0, 46.0), other_c), strict=True):
+        samples = zip(meter.samples, readings_c, strict=True)
+        meter.samples = [replace(sample, temperature_c=temperature_c) for sample, temperature_c in samples]
+    intervals = meter_intervals(logs=[log_of(0, [1, 2, 3, 4])], meters=meters, since_ns=ns(2), until_ns=ns(4))
+    assert [p.temperature_c for p in intervals] == [mean_c]
+
+
 def test_an_interval_in_which_one_rank_paused_is_a_pause() -> None:
     running, paused = log_of(0, [1, 2, 3, 4]), log_of(0, [1])
     intervals = meter_intervals(logs=[running, paused], meters=[steady_meter(10, 0, 4)], since_ns=0, until_ns=ns(4))

@@ -17,6 +17,7 @@ from policies.profiling.paired_looks import Looks, Pair, PooledLog
 from policies.savings.books import Purpose, Slot
 from policies.savings.counterfactual import Saving
 from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.thermal.board import TIME_CONSTANTS_S, ThermalState
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
@@ -26,6 +27,8 @@ from tests.policies.days import hourly
 
 TOP_W = 300.0
 CURVE = PowerProfile.from_rows([(200.0, 180.0, 3.5), (240.0, 216.0, 3.7), (TOP_W, 270.0, 4.0)])
+SEEN: Any = {"power_w2": 1.0, "warmed_w2": (1.0,) * len(TIME_CONSTANTS_S)}
+"""Of a pair that has seen all of the warming."""
 
 
 @dataclass
@@ -230,6 +233,22 @@ def test_stored_books_go_on_as_they_were() -> None:
     assert resumed.gap == "curve_changed", "the limits of the former controller count, too"
 
 
+def test_how_the_boards_warm_is_stored_and_older_books_do_not_know_it() -> None:
+    course, resumed = Course(), RunBooks()
+    for number in range(60):
+        course.work(2.0, 100.0 + number, temperature_c=40.0 + number // 10)
+    assert course.books.thermal.warmth_w
+    resumed.resume(course.books.stored(), duration_s=duration_s(course))
+    assert resumed.thermal == course.books.thermal
+    older = msgspec.json.decode(course.books.stored())
+    del older["thermal"]
+    resumed.resume(msgspec.Raw(msgspec.json.encode(older)), duration_s=duration_s(course))
+    assert (resumed.thermal, resumed.gap) == (ThermalState(), None)
+    damaged = older | {"thermal": {"sums_s": []}}
+    with pytest.raises(ValueError, match="temperature"):
+        RunBooks().resume(msgspec.Raw(msgspec.json.encode(damaged)), duration_s=duration_s(course))
+
+
 CLOSED: dict[str, Any] = {"books": {"slot_s": HOUR_S}, "curve": None, "pairs": [], "top_power_limit_w": TOP_W}
 
 
@@ -327,11 +346,12 @@ def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float,
 
 
 def looks_at(power_limit_w: float, *, rate_ratio: float, energy_ratio: float) -> Looks:
-    """Return ten looks that agree: what a limit needs and how fast it is, relative to the top."""
+    """Return ten looks that agree, and that have seen how the board warms: what a limit is, relative to the top."""
     rate, energy = (
         PooledLog(n=10, precision=1e7, mean_log=math.log(ratio), square=9.0) for ratio in (rate_ratio, energy_ratio)
     )
-    return Looks(pairs=(Pair(lower_w=power_limit_w, upper_w=TOP_W, rate=rate, energy=energy),), n_pairs=10)
+    pair = Pair(lower_w=power_limit_w, upper_w=TOP_W, rate=rate, energy=energy, **SEEN)
+    return Looks(pairs=(pair,), n_pairs=10)
 
 
 def on_two_curves() -> Course:

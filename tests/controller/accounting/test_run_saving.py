@@ -19,6 +19,7 @@ from controller.control.limit_control import LimitControl
 from policies.profiling.paired_looks import Looks
 from policies.savings.books import Purpose
 from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.thermal.board import ThermalState
 from policies.vocabulary.profile import PowerProfile
 from tests.controller.accounting.test_run_books import TOP_W, Course, uses
 from tests.controller.control.control_bench import begin, choose, interval, limit_control, rate_per_s
@@ -55,7 +56,8 @@ class Trainer:
         noise = 1 + 0.005 * self.rng.standard_normal(2)
         seen = interval(float(noise[0]) * self.power_w(limit_w), float(noise[1]) * self.rate(limit_w))
         times = seen.iteration_times_s
-        course.work(1.0, seen.energy_j, n_iterations=seen.n_iterations, iteration_times_s=times)
+        warm_c = float(round(30 + 0.1 * seen.energy_j))  # it warms at once
+        course.work(1.0, seen.energy_j, n_iterations=seen.n_iterations, iteration_times_s=times, temperature_c=warm_c)
         self.used_j += self.power_w(limit_w)
         self.top_j += self.rate(limit_w) * self.power_w(TOP_W) / self.rate(TOP_W)
         return course.added[-1]
@@ -79,7 +81,7 @@ def test_the_interval_holds_what_was_truly_saved() -> None:
             limit_w = choose(control, at_s=second).power_limit_w
             seen = run.work(limit_w, control.purpose)
             control.ledger.add(seen, run.course.in_force)
-            control.observe(seen, enforced_power_limit_w=limit_w)
+            control.observe(seen, enforced_power_limit_w=limit_w, warmth_w=run.course.books.thermal.warmth_w)
         assert 1 - run.used_j / run.top_j > 0.03
         assert {purpose for _, purpose in uses(run.course)} == set(Purpose)
         errors.append(run.error())
@@ -143,8 +145,11 @@ async def test_what_was_known_before_another_curve_is_forgotten_at_once() -> Non
     saving = saving_of()
     await saving.update(Looks(), now_s=MIDNIGHT_S)
     assert is_unchanged(saving)
+    thermal = saving.books.thermal
     saving.close(Looks())
-    assert saving.latest == FORGOTTEN
+    assert (saving.latest, saving.books.thermal) == (FORGOTTEN, thermal)
+    saving.close(Looks(), has_other_gpus=True)
+    assert saving.books.thermal == ThermalState() != thermal, "other boards warm otherwise"
 
 
 async def test_what_cannot_be_computed_is_not_known_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,13 @@ from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, de
 from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged
 from controller.gpu.simulation.measured_curve import A40_RESNET50, list_curves, load_curve
 from controller.gpu.simulation.noise import POWER_BLOCK_S, Noise
-from controller.gpu.simulation.timeline import GpuTimeline
+from controller.gpu.simulation.timeline import (
+    K_PER_W,
+    POWER_RATIO_PER_K,
+    TIME_CONSTANT_S,
+    GpuTimeline,
+    steady_temperature_c,
+)
 from controller.ports import Backend, Gpu
 from tests.controller.gpu.gpu_contract import GpuContract
 
@@ -131,6 +137,29 @@ def test_the_energy_is_the_integral_of_the_power() -> None:
     assert timeline.energy_j(at_ns(900)) == pytest.approx(summed_j, rel=1e-9)
 
 
+def test_a_board_that_was_idle_is_cool_and_draws_less_until_it_has_warmed() -> None:
+    timeline, noise = timeline_of(LoadChanged(at_ns(100), loaded=True)), Noise(1)
+    warmer_k = K_PER_W * (235.21 - 30.0)
+    for since_s, left in ((0.0, 1.0), (TIME_CONSTANT_S, np.exp(-1.0)), (900.0, 0.0)):
+        time_ns = at_ns(100.0 + since_s)
+        less_ratio = timeline.power_w(time_ns) / 235.21 - noise.power_ratio(100.0 + since_s)
+        assert less_ratio == pytest.approx(-POWER_RATIO_PER_K * warmer_k * left, abs=1e-6)
+        assert timeline.temperature_c(time_ns) == pytest.approx(
+            steady_temperature_c(235.21) - warmer_k * left, abs=1e-4
+        )
+    assert timeline.temperature_c(at_ns(99)) == steady_temperature_c(30.0)
+
+
+def test_for_a_moment_at_the_top_a_board_draws_less_than_there_for_long() -> None:
+    timeline = timeline_of(
+        LoadChanged(at_ns(0), loaded=True), LimitSet(at_ns(1_000), 200.0), LimitSet(at_ns(2_000), 300.0)
+    )
+    cooler_ratio = POWER_RATIO_PER_K * K_PER_W * (235.21 - CURVE.power_w(200.0))
+    seen_w = (timeline.energy_j(at_ns(2_010)) - timeline.energy_j(at_ns(2_000))) / 10
+    left = (1 - np.exp(-10 / TIME_CONSTANT_S)) * TIME_CONSTANT_S / 10
+    assert seen_w / 235.21 == pytest.approx(Noise(1).power_ratio(2_000.0) - cooler_ratio * left, abs=1e-6)
+
+
 def test_the_progress_is_the_integral_of_the_speed() -> None:
     timeline = timeline_of(*A_DAY)
     pieces = [(100, 250.5, 300.0), (250.5, 377.7, 200.0), (377.7, 500, 137.5), (520, 700.1, 137.5), (700.1, 900, 300.0)]
@@ -200,6 +229,15 @@ async def test_the_counter_moves_on_a_grid_of_a_tenth_of_a_second() -> None:
         counted_j.append((await gpu.read_sample()).energy_j)
     assert [counted_j.index(value) for value in sorted({c for c in counted_j if c is not None})] == [*range(0, 100, 10)]
     assert counted_j[90] == gpu.timeline.energy_j(at_ns(0.9))
+
+
+async def test_the_temperature_is_told_in_whole_degrees() -> None:
+    clock = ManualClock()
+    gpu = SimulatedGpu(timeline_of(LoadChanged(START_NS, loaded=True)), clock=clock)
+    seen_c = []
+    for clock.ns in range(START_NS, at_ns(400), NS_PER_S):
+        seen_c.append((await gpu.read_sample()).temperature_c)
+    assert list(dict.fromkeys(seen_c)) == [float(value) for value in range(31, 42)]  # it warms, degree by degree
 
 
 async def test_the_counter_never_goes_backwards_when_an_event_is_seen_late(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def trained(
     *,
     factor: Callable[[float], float] = lambda _at_s: 1.0,
     power_w: float | None = None,
+    warmth_w: Callable[[float], tuple[float, ...]] = lambda _at_s: (),
 ) -> Looks:
     """Train for a while at a limit, in steps of a second, while the job as a whole is `factor` times as fast."""
     for _ in range(duration_s):
@@ -43,6 +44,7 @@ def trained(
             active_s=1.0,
             n_iterations=rate_per_s(power_limit_w) * factor(looks.active_s),
             energy_j=0.9 * power_limit_w if power_w is None else power_w,
+            warmth_w=warmth_w(looks.active_s),
         )
         looks = advance_looks(looks, seen, lengths=LENGTHS, scatter=STEADY, settle_s=1.0)
     return looks
@@ -59,6 +61,23 @@ def look(looks: Looks | None = None, *, factor: Callable[[float], float] = lambd
 def ratio_of(looks: Looks, limit_w: float = LOW_W) -> LimitRatios:
     """Return the ratios of a limit."""
     return estimate_ratios(CURVE, looks, [limit_w]).ratios[0]
+
+
+def test_a_pair_knows_how_much_of_the_warming_it_has_seen() -> None:
+    """The power rises by 90 W in the look; one filter of it by 9 W meanwhile, on both sides the other has fallen."""
+    looks = Looks()
+    for limit_w, duration_s, warmth_w in [
+        (LOW_W, 25, (180.0, 190.0)),
+        (TOP_W, 12, (189.0, 188.0)),
+        (LOW_W, 25, (180.0, 186.0)),
+    ]:
+        looks = trained(looks, limit_w, duration_s, warmth_w=lambda _, them=warmth_w: them)  # type: ignore[misc]
+    [pair] = looks.pairs
+    assert (pair.power_w2, *pair.warmed_w2) == pytest.approx((90.0**2, 90.0 * 9.0, 0.0))
+    later = trained(trained(looks, TOP_W, 12), LOW_W, 25).pairs[0]
+    assert (later.rate.n, later.power_w2, later.warmed_w2) == (2, pair.power_w2, pair.warmed_w2), (
+        "of this one it is not"
+    )
 
 
 def test_a_look_shows_the_ratio_of_rates_and_of_energies() -> None:

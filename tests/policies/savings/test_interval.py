@@ -198,6 +198,19 @@ def test_errors_of_two_curves_are_independent() -> None:
     assert together == pytest.approx(alone / math.sqrt(2), rel=1e-6)
 
 
+def test_an_error_that_limits_and_curves_share_does_not_average_out() -> None:
+    history = [Deed(duration_s=25_000.0, power_w=100.0, power_limit_w=limit_w) for limit_w in (200.0, 250.0)]
+    ratios = [replace(ratios_at(limit_w, 1.0, 1.1), shared_error_ratio=0.003) for limit_w in (200.0, 250.0)]
+    segment = Segment(books=books_of(history), ratios=ratios, top_power_limit_w=TOP_W)
+    later = replace(segment, books=books_of(history, begins_s=100_000.0))
+    for segments in ([segment], [segment, later]):
+        found = estimate_saving(segments, signal=None)
+        assert isinstance(found, KnownSaving)
+        half_ratio = 1.645 * np.hypot(0.003 / 1.1**2, LUCK_RATIO)
+        assert (found.saved_energy_ci90_ratio, found.saved_ci90_ratio) == pytest.approx((half_ratio,) * 2, rel=1e-6)
+        assert found.slowdown_ci90_ratio == pytest.approx(1.645 * LUCK_RATIO)
+
+
 def test_what_has_no_variance_correlates_with_nothing() -> None:
     covariance = np.array([[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
     assert correlation_of(covariance) == pytest.approx(np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.0]]))
