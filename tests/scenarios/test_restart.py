@@ -339,5 +339,5 @@ async def test_a_run_that_began_before_its_gpu_could_be_read_says_that_this_is_m
         gpu.errors = {}
         await training.train(160.0)
         assert site.energies()[-1].incomplete == ["unmeasured"]
-        await training.train(1.5 * HOUR_S)
+        await training.train(2 * HOUR_S)
         assert site.energies()[-1].incomplete == [], "by now it is less than a hundredth"
