@@ -360,12 +360,11 @@ NOTES: Final = """\
   changes of limit only, where it warms by some kelvin, while the energy of an iteration wanders by a per cent. More
   looks do not help; longer ones would. Without the correction for what a look of 10 s has not seen of the warming, the
   saving would be understated by 1.15 points, and no interval would hold the truth.
-- On the board that saves, the saving is overstated a little where iterations scatter by some per cent, so that the
-  coverage of all runs misses its bar, too. Looks by themselves are not biased (4,000 of them at each of four scatters,
-  0.3 to 8 %, on the flat board: within 0.01 points), nor do the points of the curve matter, by which the plan chooses
-  (counted a 25th, in 60 runs of an hour at 8 %: the same bias). What is left is likely that the time budget is kept by
-  the same ratios: a limit that looks overrate is held for longer, so that errors count more where they flatter. This
-  was not tested.
+- On the board that saves, the saving is overstated a little where iterations scatter by some per cent. Looks by
+  themselves are not biased (4,000 of them at each of four scatters, 0.3 to 8 %, on the flat board: within 0.01 points),
+  nor do the points of the curve matter, by which the plan chooses (counted a 25th, in 60 runs of an hour at 8 %: the
+  same bias). What is left is likely that the time budget is kept by the same ratios: a limit that looks overrate is
+  held for longer, so that errors count more where they flatter. This was not tested.
 - Runs of half an hour to two without a number, on the flat board, were at the highest limit most of the time: from
   there nothing is looked at, so that their minutes of trials keep them `too_early`.
 - Longer runs are not in the tables: two of 72 h on the board that saves (1 % of scatter) had numbers after 23 minutes.
