@@ -88,7 +88,8 @@ async def test_with_fewer_or_more_gpus_after_a_restart_each_part_has_its_own_rat
     )
     assert final.iterations == after.n_iterations
     assert final.evidence == "measured"
-    assert final.saved_ratio == pytest.approx(1 - final.energy_j / top_j, abs=0.003)
+    # The boards here do not warm, as others do: what a run without a thermometer takes for usual is 0.003 too much.
+    assert final.saved_ratio == pytest.approx(1 - final.energy_j / top_j, abs=0.004)
     assert final.slowdown_ratio == pytest.approx(final.duration_s / sum(top_s), abs=0.003)
 
 
