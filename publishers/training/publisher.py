@@ -402,8 +402,8 @@ class Publisher:
         """
         if settings is None:
             return off()
+        key = key_of(settings)
         with PUBLISHERS.lock:
-            key = PUBLISHERS.key_here(settings)
             publisher = PUBLISHERS.by_key.get(key)
             if publisher is None or publisher.closed:
                 publisher = PUBLISHERS.by_key[key] = cls.from_settings(
