@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TypeVar
 
 from publishers.training.coerce import to_int
-from publishers.training.iterations.loader_pass import LoaderPass, LoaderPasses
+from publishers.training.iterations.loader_pass import LoaderPasses
 from publishers.training.iterations.open_pass import Source
 from publishers.training.settings import MAX_BATCH_SIZE
 
@@ -50,8 +50,6 @@ def record_pass(
                     append(clock_ns())
                     yield item
                     end(clock_ns())
-            elif this.is_skipping:
-                yield from _with_holds(this, islice(iterator, n), clock_ns)
             else:
                 for item in islice(iterator, n):
                     yield item
@@ -61,14 +59,6 @@ def record_pass(
         raise
     finally:
         this.close()
-
-
-def _with_holds(this: LoaderPass, batches: Iterator[T], clock_ns: Callable[[], int]) -> Generator[T, None, None]:
-    """Yield batches, telling the pass for how long each was held."""
-    for batch in batches:
-        received_ns = clock_ns()
-        yield batch
-        this.ask(received_ns, clock_ns())
 
 
 def length_of(iterable: object) -> int | None:

@@ -45,8 +45,6 @@ MAX_STEPLESS_CAPTURED: Final = 16
 """The same where a step was captured in a CUDA graph, whose replays are not seen."""
 MAX_STEPLESS_PASSES: Final = 4
 """Passes over one loader in a row without a step: that many are no validations."""
-SKIPPED_NS: Final = 50_000
-"""PyTorch computes no gradients in less: a batch that was held so briefly was skipped, to resume within an epoch."""
 _MAX_KEPT_PASSES: Final = 8
 
 
@@ -55,7 +53,7 @@ class LoaderPasses:
 
     Without a step, batches may be those of validations. So steps are given up only after many of them, after a second
     pass over one loader, or after a minute; where steps were seen before, after more. What was asked for until then is
-    counted, if no step was ever seen, without the batches that were skipped at the beginning of a pass.
+    counted, if no step was ever seen.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -86,10 +84,6 @@ class LoaderPasses:
         if self._n_ended != self.recorder.n_ended:
             self._n_ended, self._stepless = self.recorder.n_ended, []
         self._stepless = [*self._stepless[1 - _MAX_KEPT_PASSES :], ended]
-
-    def was_held(self, source: Source) -> bool:
-        """Return whether the batches of a pass without a step over this loader were held before: no training skips."""
-        return any(one.source.is_same(source) for one in self._stepless)
 
     def is_hopeless(self, present: "LoaderPass") -> bool:
         """Return whether no step is to be expected any more, since a pass has gone on for long without one."""
@@ -137,7 +131,6 @@ class LoaderPass:
         has_gradients: whether PyTorch computed gradients when it asked for its second batch.
         n_idle: the batches it has asked for since the last iteration ended, about.
         n_ended: the iterations that had ended then.
-        is_skipping: whether steps are awaited, and all batches so far were skipped.
     """
 
     def __init__(
@@ -158,8 +151,6 @@ class LoaderPass:
         self._asked_ns = self.times[0] if asked_ns is None else asked_ns
         self._log: TimeLog | None = None
         self._is_started = self._is_cut = False
-        self.is_skipping = recorder.awaits_steps and not passes.was_held(source)
-        self._n_skipped = 0
         self._resume = 0
         self._begin_ns: int | None = None
         self._is_nested = any(one.counts for one in recorder.passes)
@@ -204,7 +195,7 @@ class LoaderPass:
 
     def begin_epoch(self) -> None:
         """Take note that it is a pass of the training: its requests are those of iterations."""
-        self.is_training, self.is_skipping = True, False
+        self.is_training = True
         self._publish_log()
         self._on_training()
 
@@ -219,20 +210,11 @@ class LoaderPass:
             if self.counts:
                 self.chunk.marks.append(now_ns)
             return
-        self.ask(self.times[-1], now_ns)
+        self.times.append(now_ns)
         if not self.is_training:
             self._recorder.interrupt()
             self._resume = 0
         self._publish_log()
-
-    def ask(self, received_ns: int, asked_ns: int) -> None:
-        """Take note that a batch was received, and the next one asked for [ns]."""
-        if self.is_skipping and asked_ns - received_ns < SKIPPED_NS:
-            self._n_skipped += 1
-            self.times[-1] = asked_ns
-        else:
-            self.is_skipping = False
-            self.times.append(asked_ns)
 
     def start_paused(self) -> None:
         """Begin to count, if it has only handed out its first batch, since its iteration ends now."""
@@ -259,7 +241,7 @@ class LoaderPass:
 
     def has_ended(self, n_batches: int) -> bool:
         """Return whether the loader had fewer batches than that, or the training has ended early."""
-        return self._is_cut or len(self.times) + self._n_skipped - self._n_before < n_batches
+        return self._is_cut or len(self.times) - self._n_before < n_batches
 
     def count(self, times: list[int]) -> None:
         """Count from now on: the first of the times begins an iteration, the others have ended one each [ns]."""
@@ -284,7 +266,7 @@ class LoaderPass:
         if self.counts:
             self._recorder.append_break(self.chunk)
         self._count_idle()
-        if self.n_idle and not self.is_skipping:
+        if self.n_idle:
             self._passes.add_stepless(self)
         self._recorder.end_pass(self)
 
@@ -341,7 +323,7 @@ class LoaderPass:
             self.times, self._log = self.times[-1:], None
             self._resume = self._n_read = 1
             self._publish_log()
-        self._n_before = len(self.times) + self._n_skipped
+        self._n_before = len(self.times)
 
     def _publish_log(self) -> None:
         if self._log is None:

@@ -13,7 +13,6 @@ from publishers.training.iterations.loader_pass import LOOK, MAX_UNSTEPPED, TAKE
 from tests.publishers.training.fake_connection import FakeConnection, epochs, publisher_on
 
 N = 100
-MS_NS = 1_000_000
 
 
 class Loader:
@@ -173,8 +172,8 @@ def test_where_steps_are_awaited_and_none_comes_all_that_was_asked_for_counts(
     loop = Loop()
     loop.publisher.recorder.await_steps()
     for _ in loop.loader(3 * MAX_UNSTEPPED):
-        loop.work(MS_NS)
-    assert loop.times_ns() == [MS_NS] * 3 * MAX_UNSTEPPED
+        loop.work()
+    assert loop.times_ns() == [1_000] * 3 * MAX_UNSTEPPED
     assert ["no step of a PyTorch optimizer was seen" in record.message for record in caplog.records] == [True]
 
 
@@ -184,8 +183,8 @@ def test_a_second_pass_without_a_step_shows_that_none_comes() -> None:
     loader = loop.loader(10)
     for _ in range(4):
         for _ in loader:
-            loop.work(MS_NS)
-    assert loop.times_ns() == [MS_NS] * 40
+            loop.work()
+    assert loop.times_ns() == [1_000] * 40
     assert epochs(loop.connection) == {0: 10, 1: 10, 2: 10, 3: 10}
 
 
@@ -195,32 +194,6 @@ def test_a_long_pass_without_a_step_shows_it_after_a_minute() -> None:
     for _ in loop.loader(80):
         loop.work(1_000_000_000)
     assert loop.times_ns() == [1_000_000_000] * 80
-
-
-@pytest.mark.parametrize("n_skipped_epochs", [0, 2])
-def test_batches_that_are_skipped_to_resume_are_no_iterations(n_skipped_epochs: int) -> None:
-    loop, n_skipped = Loop(), 5 * MAX_UNSTEPPED
-    recorder = loop.publisher.recorder
-    recorder.await_steps()
-    loader = loop.loader(n_skipped + N)
-    for _ in range(n_skipped_epochs):
-        assert sum(1 for _ in loader) == n_skipped + N
-    for k, _ in enumerate(loader):
-        if k >= n_skipped:
-            loop.work(MS_NS)
-            recorder.add_step("optimizer")
-    assert k == n_skipped + N - 1
-    assert loop.times_ns() == [MS_NS] * N
-    assert {message.counted_by for message in loop.connection.messages()} == {"optimizer"}
-
-
-def test_skipped_batches_before_a_training_whose_steps_are_not_seen_do_not_count() -> None:
-    loop, n_skipped = Loop(), 5 * MAX_UNSTEPPED
-    loop.publisher.recorder.await_steps()
-    for k, _ in enumerate(loop.loader(n_skipped + 3 * MAX_UNSTEPPED)):
-        if k >= n_skipped:
-            loop.work(MS_NS)
-    assert loop.times_ns() == [MS_NS] * 3 * MAX_UNSTEPPED
 
 
 def test_validations_before_the_training_do_not_count() -> None:
