@@ -96,7 +96,10 @@ class RunRecord:
         )
         whole = self._reporter.whole(part)
         if final and whole is not None and state != "running":
-            whole = self._remember(whole, state)
+            try:
+                whole = self._remember(whole, state)
+            except Exception:  # what is remembered must not end what acts
+                _LOGGER.exception("%s: how it has ended is not remembered", self._run.key)
         self._reporter.publish_energy(part, whole)
 
     def _remember(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> RunEnergy:

@@ -181,6 +181,12 @@ class RunHistory:
         if place is None:
             return None
         ended = EndedRun(**msgspec.structs.asdict(place), **msgspec.structs.asdict(outcome))
+        try:  # as it is read: what cannot be would keep the whole record from being saved
+            ended = msgspec.convert(msgspec.to_builtins(ended), EndedRun)
+        except msgspec.ValidationError as error:
+            _LOGGER.warning("%s, run %s: how it has ended is not remembered: %s", "/".join(key), outcome.run, error)
+            self._save(msgspec.structs.replace(record, begun=begun))
+            return None
         self._save(msgspec.structs.replace(record, begun=begun, ended=(*record.ended, ended)[-MAX_RUNS:]))
         return ended
 

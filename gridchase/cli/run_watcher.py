@@ -39,14 +39,17 @@ def watched(environ: Mapping[str, str], job: str) -> dict[str, str]:
     is_possible = hasattr(os, "pidfd_open") and os.getpid() != 1
     if is_silent or not is_possible or not speaks_for_node(environ) or MARKS_FILE in environ:
         return dict(environ)
+    marks = None
     try:
         pidfd = os.pidfd_open(os.getpid())
         fd, marks = tempfile.mkstemp(prefix="gridchase-run-")
-    except OSError:
+        os.close(fd)
+        _leave(pidfd, Path(marks), job)
+        os.close(pidfd)
+    except OSError:  # as many files, or processes, as there may be
+        if marks is not None:
+            Path(marks).unlink(missing_ok=True)
         return dict(environ)
-    os.close(fd)
-    _leave(pidfd, Path(marks), job)
-    os.close(pidfd)
     return {**environ, MARKS_FILE: marks}
 
 
@@ -60,7 +63,8 @@ def _leave(pidfd: int, marks: Path, job: str) -> None:
     """Start the process that waits, which belongs to nobody."""
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        with suppress(ChildProcessError):  # where somebody ignores SIGCHLD
+            os.waitpid(child, 0)
         return
     with suppress(BaseException):
         os.setsid()
@@ -86,6 +90,6 @@ def why_nothing(said: str, job: str) -> str:
     farthest = next((mark for mark in (FRAMEWORK, PYTHON) if mark in said), "")
     instead = f'publish_iterations(loader, job="{printable_line(job, max_characters=64)}")'
     return (
-        f"nothing was published, since no process below it began a run: {_REASONS[farthest]}; "
+        f"nothing was published, as no process of this machine was seen to begin a run: {_REASONS[farthest]}; "
         f"what works everywhere is {instead} around the data loader"
     )

@@ -46,6 +46,8 @@ MIN_ACTIVE_RATIO: Final = 0.05
 """The least share of time in which a run is expected to be active, however much it has paused so far."""
 ROUNDING_FACTOR: Final = 1 + 1e-6
 """Rates that are higher by less are equal but for rounding."""
+GUESSED_DEBT: Final = 0.01
+"""The slowdown of a run whose length is guessed is never above its bound by more."""
 BISECTIONS: Final = 16
 
 
@@ -90,6 +92,8 @@ def rate_for_slowdown(
         left_s = allowed_ratio * (so_far.base_s + left_base_s) - so_far.active_s
         detail = _left_detail(end.left_iterations, left_s) + end.origin
         required = _within(so_far.highest_per_s, left_base_s * so_far.highest_per_s, left_s, period_s, detail)
+        if end.guessed is not None:
+            required = _with_bounded_debt(required, so_far, bound_ratio)
     else:
         so_far = replace(so_far, base_s=min(so_far.base_s, so_far.active_s))
         required = _rate_in_corridor(so_far, allowed_ratio, end)
@@ -102,6 +106,22 @@ def rate_for_slowdown(
     if end is not None or late_s <= so_far.active_s * (ROUNDING_FACTOR - 1):
         return required
     return replace(required, catch_up_per_s=so_far.highest_per_s / most * (1 + late_s / SETTLE_S))
+
+
+def _with_bounded_debt(required: RequiredRate, so_far: "_SoFar", bound_ratio: float) -> RequiredRate:
+    """Return a rate with which the slowdown so far is at no time more than `GUESSED_DEBT` above its bound.
+
+    A run may end long before its guessed end: its job may have changed.
+    """
+    most_s = so_far.base_s * (bound_ratio + GUESSED_DEBT) - so_far.active_s
+    least_base_s = (so_far.period_s - most_s) / (bound_ratio + GUESSED_DEBT)
+    least_per_s = min(max(least_base_s / so_far.period_s, 0.0), 1.0) * so_far.highest_per_s
+    lowest_per_s, highest_per_s = required.wanted_per_s
+    return replace(
+        required,
+        minimum_now_per_s=max(required.minimum_now_per_s, least_per_s),
+        wanted_per_s=(max(lowest_per_s, least_per_s), max(highest_per_s, least_per_s)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,8 @@ BLOCK_S: Final = 150.0
 SHORTEST_BLOCK_S: Final = 15.0
 LEAST_K2: Final = 0.25
 """… where the variance that the change has caused is not less."""
+STEEPEST: Final = 0.1
+"""A slope of more [1/K] is none of the board's: the job is another one after the change."""
 NOISE_LOG: Final = 0.003
 """What energy per iteration wanders by in that time, before slopes have shown by their own scatter what it is."""
 
@@ -286,5 +288,8 @@ def _scored(state: ThermalState) -> ThermalState:
     z_variance, zt_covariance, zy_covariance = zz - z * z, zt - z * t, zy - z * y
     if z_variance <= 0 or zt_covariance**2 < LEAST_K2 * z_variance:
         return state
+    slope_log = zy_covariance / zt_covariance
+    if abs(slope_log) > STEEPEST:
+        return state
     error_log = NOISE_LOG * math.sqrt(z_variance) / abs(zt_covariance)
-    return replace(state, slopes=state.slopes.plus(zy_covariance / zt_covariance, error_ratio=error_log))
+    return replace(state, slopes=state.slopes.plus(slope_log, error_ratio=error_log))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from gridchase.cli.run import environment, job_of
+from gridchase.cli.run_watcher import watched
 from publishers.messages.topics import is_name
 from tests.live.conftest import wait_until
 
@@ -123,7 +125,9 @@ def test_where_no_run_began_the_last_line_says_why_that_may_be(words: Sequence[s
     child = start("--job", "toy", *words, PYTHONPATH=str(framework))
     _, stderr = child.communicate(timeout=60.0)
     assert child.returncode == 3
-    assert stderr.startswith(f"gridchase run: nothing was published, since no process below it began a run: {why}")
+    assert stderr.startswith(
+        f"gridchase run: nothing was published, as no process of this machine was seen to begin a run: {why}"
+    )
     assert stderr.endswith('publish_iterations(loader, job="toy") around the data loader\n')
     assert stderr.count("\n") == 1
 
@@ -215,3 +219,32 @@ def test_what_is_given_counts_more_than_the_environment() -> None:
     folder, rest = ours["PYTHONPATH"].split(os.pathsep)
     assert Path(folder, "sitecustomize.py").is_file()
     assert rest == "/here"
+
+
+@pytest.mark.live
+def test_a_command_runs_where_its_parent_ignores_the_end_of_children() -> None:
+    """As supervisors do, and `trap '' CHLD` in a shell: nothing is left to wait for."""
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", ignoring, *RUN, "sh", "-c", "echo trained; exit 3"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60.0,
+        check=False,
+    )
+    assert (child.returncode, child.stdout) == (3, "trained\n"), child.stderr
+
+
+def test_where_no_process_may_be_started_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fork() -> int:
+        raise BlockingIOError("as many as there may be")
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert watched({"HOME": "/"}, "toy") == {"HOME": "/"}
+    assert list(tmp_path.iterdir()) == []

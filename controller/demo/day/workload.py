@@ -87,14 +87,16 @@ class Training:
 
     def run(self, workload: Workload, loader: Iterable[int]) -> None:
         """Run the whole job, with one pass over `loader` per epoch."""
-        self.begin()
-        for epoch in range(workload.epochs):
-            if epoch:
-                self.pause(workload.pause_s)
-            for _ in loader:
-                self.run_iteration()
-        self.end()
-        self._history.record(LoadSettled(FOREVER_NS))
+        try:
+            self.begin()
+            for epoch in range(workload.epochs):
+                if epoch:
+                    self.pause(workload.pause_s)
+                for _ in loader:
+                    self.run_iteration()
+            self.end()
+        finally:  # the meters go on, however this ends
+            self._history.record(LoadSettled(FOREVER_NS))
 
     def _end_ns(self) -> int:
         end_ns = self._history.reached_ns(self._goal_iterations, not_before_ns=self.time_ns)

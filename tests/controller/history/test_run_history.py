@@ -165,3 +165,14 @@ def test_a_full_disk_is_told_once_and_delays_nobody(
     monkeypatch.setattr(file_writer, "replace_file", refuse)
     kept(tmp_path, "run-1", "run-2", "run-3")
     assert ["not saved" in record.message for record in caplog.records] == [True]
+
+
+def test_an_outcome_that_is_impossible_costs_that_run_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with RunHistory(kept(tmp_path, "run-1")) as history:
+        history.begin(KEY, "run-2")
+        assert history.end(KEY, outcome("run-2", energy_j=2e16)) is None
+        history.begin(KEY, "run-3")
+        history.end(KEY, outcome("run-3"))
+        assert history.flush(TIMEOUT_S)
+    assert "run-2: how it has ended is not remembered" in caplog.text
+    assert remembered(tmp_path) == [("run-1", 0), ("run-3", 2)]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.planning import Progress, SlowdownObjective
+from policies.planning.required_rate import GUESSED_DEBT, rate_for_slowdown
 from policies.planning.run_length import (
     CERTAIN_SPREAD_RATIO,
     EARLY,
@@ -21,7 +22,7 @@ from policies.replay.power_limit.planner import perfect_forecast, planner_policy
 from policies.replay.power_limit.scenario import RunSpec
 from policies.replay.power_limit.simulation import replay_run
 from policies.vocabulary.units import DAY_S, HOUR_S
-from tests.policies.days import grid, known_by
+from tests.policies.days import A40, grid, known_by
 from tests.policies.planning.decisions import NOW_S, TOP_PER_S, decided, means
 from tests.policies.replay.power_limit.scenarios import REAL, START_S
 
@@ -167,3 +168,20 @@ def test_whenever_a_run_ends_after_its_first_guess_it_is_hardly_over(spread_rati
     over = (run.edges_s[1:] - run.edges_s[0]) / done_s - 1.05
     is_after = done_s >= first.total_iterations / float(REAL.iterations_per_s[-1])
     assert over[is_after].max() <= 0.0006
+
+
+@pytest.mark.parametrize("max_slowdown", [1.03, 1.05, 1.2])
+def test_whenever_a_run_ends_its_slowdown_is_a_point_above_the_bound_at_most(max_slowdown: float) -> None:
+    """The job has changed: it is far from its guessed end, and always as slow as it may be."""
+    objective, active_s, base_s, period_s = SlowdownObjective(max_slowdown=max_slowdown), 0.0, 0.0, 300.0
+    for _ in range(300):
+        progress = Progress(
+            n_iterations=base_s * TOP_PER_S,
+            active_s=active_s,
+            base_s=base_s,
+            started_at_s=NOW_S - active_s,
+            guessed=guess(1e9, CERTAIN_SPREAD_RATIO),
+        )
+        required = rate_for_slowdown(A40, objective, progress, period_s=period_s)
+        active_s, base_s = active_s + period_s, base_s + period_s * required.wanted_per_s[0] / TOP_PER_S
+        assert active_s <= (max_slowdown + GUESSED_DEBT) * base_s * (1 + 1e-9)

@@ -76,6 +76,29 @@ def test_a_job_that_needs_more_after_each_pause_is_not_taken_for_a_board() -> No
     assert power_per_kelvin(board.state).value == PER_K_RATIO
 
 
+def test_a_slope_that_no_board_has_does_not_count() -> None:
+    """A job that stands almost still after each change, on a board that warms by 3 K meanwhile."""
+    state, now_s = ThermalState(), 0.0
+    for _ in range(4):
+        for age_s in range(0, 200, 2):
+            state = advance_thermal(
+                state,
+                Metered(
+                    begins_s=now_s,
+                    duration_s=2.0,
+                    energy_j=1_000.0,
+                    n_iterations=0.5 if age_s < 40 else 10.0,
+                    power_limit_w=400.0,
+                    temperature_c=60.0 - 3.0 * math.exp(-age_s / 60.0),
+                ),
+            )
+            now_s += 2.0
+        state = advance_thermal(state, Metered(begins_s=now_s, duration_s=60.0, energy_j=6_000.0, temperature_c=57.0))
+        now_s += 60.0
+    assert state.slopes.n == 0
+    state.check()
+
+
 SENSORS: dict[str, Callable[[], Callable[[float], float | None]]] = {
     "none": lambda: lambda _: None,
     "stuck": lambda: lambda _: 60.0,

@@ -113,7 +113,7 @@ def tell(function: str, module: "ModuleType") -> None:
 def note(mark: str) -> None:
     """Note how far this process has come, where `gridchase run` wants to know; never raises."""
     try:
-        fd = os.open(os.environ[MARKS_FILE], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        fd = os.open(os.environ[MARKS_FILE], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             os.write(fd, mark.encode())
         finally:
