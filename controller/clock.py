@@ -5,10 +5,14 @@ Domain time (the hours of the grid, settling, leases) comes from a `Clock`. Dead
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 MAX_SLEEP_S = 60.0
 """The wall clock may be stepped while we sleep, so a long sleep is cut into short ones that read it again."""
+
+SHORTEST_SLEEP_S = 1e-6
+"""An event loop may not wake up later for less."""
 
 NS_PER_S = 1_000_000_000
 
@@ -52,25 +56,34 @@ class ScaledClock:
     """A clock that started at `start_s` when the monotonic clock read `origin_ns`, and runs `rate` times as fast.
 
     Two processes that are given the same three numbers agree on the time.
+
+    Args:
+        start_s: the time of day at the start [Unix s].
+        rate: how many simulated seconds pass in one.
+        origin_ns: what the monotonic clock read at the start [ns].
+        read_ns: reads the monotonic clock [ns].
     """
 
-    def __init__(self, *, start_s: float, rate: float, origin_ns: int) -> None:
+    def __init__(
+        self, *, start_s: float, rate: float, origin_ns: int, read_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self.start_s = start_s
         self.rate = rate
         self.origin_ns = origin_ns
+        self._read_ns = read_ns
 
     def now_s(self) -> float:
         """Return the simulated time of day: Unix seconds, UTC [s]."""
-        return self.start_s + (time.monotonic_ns() - self.origin_ns) / NS_PER_S * self.rate
+        return self.start_s + (self._read_ns() - self.origin_ns) / NS_PER_S * self.rate
 
     def monotonic_ns(self) -> int:
         """Return the simulated monotonic clock: `origin_ns` at the start, then `rate` times as fast [ns]."""
-        return self.origin_ns + int((time.monotonic_ns() - self.origin_ns) * self.rate)
+        return self.origin_ns + int((self._read_ns() - self.origin_ns) * self.rate)
 
     async def sleep_until(self, time_s: float) -> None:
         """Sleep the scaled-down rest of the time."""
         while (left_s := time_s - self.now_s()) > 0:  # noqa: ASYNC110 — a time is waited for, not an event
-            await asyncio.sleep(left_s / self.rate)
+            await asyncio.sleep(max(left_s / self.rate, SHORTEST_SLEEP_S))
         await asyncio.sleep(0)
 
 

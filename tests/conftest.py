@@ -12,16 +12,15 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any
 
 import async_solipsism
 import pytest
 from hypothesis import HealthCheck, settings
 
 from controller.gpu import run_dir
+from tests.virtual_time import VirtualTimeLoop
 
-Result = TypeVar("Result")
 SEED_VARIABLE = "GRIDCHASE_CAMPAIGN_SEED"
 CI_SEED = 20_261_127
 """In CI the campaigns play the same schedules each time, so that no change fails by chance."""
@@ -67,25 +66,6 @@ def pytest_report_header() -> str:
 def campaign_seed() -> int:
     """Return the seed of this session's fault campaigns."""
     return int(os.environ[SEED_VARIABLE])
-
-
-class VirtualTimeLoop(async_solipsism.EventLoop):  # type: ignore[misc]
-    """Calls the disk in the loop's own thread, which would wait for another one all the same; has one interface."""
-
-    async def create_server(
-        self,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str | None = None,
-        port: int | None = None,
-        **options: object,
-    ) -> asyncio.AbstractServer:
-        """Serve on the loopback where all interfaces are asked for: it is the only one there is."""
-        host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 — nothing is bound
-        server: asyncio.AbstractServer = await super().create_server(protocol_factory, host, port, **options)
-        return server
-
-    async def run_in_executor(self, _executor: Executor | None, func: Callable[..., Result], *args: object) -> Result:
-        return func(*args)
 
 
 @pytest.hookimpl(tryfirst=True)

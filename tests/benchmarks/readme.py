@@ -1,24 +1,26 @@
-"""What the README shows of the demo: `python -m tests.benchmarks.readme`, a minute.
+"""What the README shows of the demo: `python -m tests.benchmarks.readme`, half a minute.
 
-Runs `gridchase demo` as in a pipe, takes a picture of its panel on the way, and writes both, and the line that a
-training prints at its end, into the README. The demo runs in real time, so that its last digits differ from run to run.
+Plays the day of `gridchase demo` on virtual time, so that it is the same each time: as in a pipe, with a picture of its
+panel on the way, and the line that a training prints at its end. A test compares the README with it.
 """
 
 import asyncio
 import re
 import sys
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
-from controller.demo.day.demo import DemoOptions, run_demo
+from controller.demo.day.demo import DemoOptions
 from controller.demo.day.monitor import BusMonitor
-from controller.demo.day.report import DemoResult, print_day_result
+from controller.demo.day.report import print_day_result
 from controller.demo.day.setup import JOB, RUN
 from controller.demo.day.view import REFRESH_S, ViewSettings, draw, show
 from publishers.training.reporting.run_summary import summarize
+from tests.benchmarks.virtual_day import play
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
@@ -59,22 +61,31 @@ def picture(monitor: BusMonitor, settings: ViewSettings) -> str:
     return re.sub(r"\s*@font-face \{.*?\n    \}", "", svg, flags=re.DOTALL)
 
 
-def main() -> int:
-    """Run the demo and write what it shows."""
+def shown() -> tuple[dict[str, str], str]:
+    """Play the demo's day; return the README's blocks by their names, and the picture."""
     camera, console = Camera(), Console(file=(course := StringIO()), width=WIDTH)
-    result: DemoResult = asyncio.run(run_demo(DemoOptions(), console=console, view=camera.show))
+    result = play(DemoOptions(), view=partial(camera.show, console=console))
     print_day_result(result, console)
-    shown, _, _ = course.getvalue().partition("The table holds")
+    text, _, _ = course.getvalue().partition("The table holds")
     end = f"gridchase: {summarize(JOB, RUN, result.published, unmeasured=('', ''))}"
+    blocks = {"demo output": text, "end of the run": end}
+    return {name: "\n".join(map(str.rstrip, block.rstrip().split("\n"))) for name, block in blocks.items()}, camera.svg
+
+
+def block_of(readme: str, name: str) -> str:
+    """Return what the README shows in a block."""
+    return readme.split(f"<!-- {name} -->\n```text\n")[1].partition(f"\n```\n<!-- /{name} -->")[0]
+
+
+def main() -> int:
+    """Write what the demo shows."""
+    blocks, picture_svg = shown()
     text = README.read_text(encoding="utf-8")
-    for name, block in (("demo output", shown), ("end of the run", end)):
-        before, rest = text.split(f"<!-- {name} -->\n```text\n")
-        _, after = rest.split(f"```\n<!-- /{name} -->")
-        lines = "\n".join(line.rstrip() for line in block.rstrip().split("\n"))
-        text = f"{before}<!-- {name} -->\n```text\n{lines}\n```\n<!-- /{name} -->{after}"
+    for name, block in blocks.items():
+        text = text.replace(f"```text\n{block_of(text, name)}\n```", f"```text\n{block}\n```")
     README.write_text(text, encoding="utf-8")
     PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(camera.svg, encoding="utf-8")
+    PICTURE.write_text(picture_svg, encoding="utf-8")
     return 0
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from controller.clock import NS_PER_S
-from controller.demo.day.workload import Training, Workload
+from controller.demo.day.workload import Training, Workload, run_through
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
@@ -26,8 +26,8 @@ def run_baseline(
     """
     noise = Noise(seed)
     history = GpuTimeline(curve, noise, start_ns=start_ns, power_limit_w=power_limit_w)
-    training = Training(history, noise, begin_ns=begin_ns, wait=lambda end_ns: end_ns)
-    training.run(workload, range(workload.iterations_per_epoch))
+    training = Training(history, noise, begin_ns=begin_ns)
+    run_through(training.run(workload, range(workload.iterations_per_epoch)), lambda end_ns: end_ns)
     return history
 
 

@@ -10,7 +10,8 @@ limits as with NVML. The view subscribes to what a dashboard would. The result c
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from rich.console import Console
 
-from controller.app import NodeContext, run_controller
+from controller.app import Connect, NodeContext, run_controller
 from controller.demo.day.grid import list_zones, load_grid
 from controller.demo.day.monitor import BusMonitor, HalfHourMeans
 from controller.demo.day.report import DemoResult, day_result, print_day_result
@@ -34,7 +35,9 @@ from controller.demo.runner import (
     run_to_exit_code,
     wait_for_event,
 )
+from controller.gpu.processes import ProcFileSystem
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu
+from controller.ports import Bus, ProcessTable
 from policies.providers.catalogue import Source
 from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import Topics
@@ -122,47 +125,83 @@ async def run_demo(options: DemoOptions, *, console: Console, view: View = show)
                 folder=folder,
             )
             async with asyncio.timeout(2 * options.duration_s + _SPARE_S):
-                return await _run_day(setup, broker, training, partial(view, console=console))
+                return await run_day(setup, _real_ports(setup, broker, training), partial(view, console=console))
     except TimeoutError as error:
         raise DemoError("it took more than twice as long as it should: this machine is too busy") from error
 
 
-async def _run_day(
-    setup: DaySetup,
-    broker: EmbeddedBroker,
-    training: asyncio.subprocess.Process,
-    view: Callable[[BusMonitor, ViewSettings], Coroutine[None, None, None]],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayPorts:
+    """What a day runs on: of this machine, or on virtual time.
+
+    Attributes:
+        broker: its kind and version.
+        url: its address.
+        connect: `connect(will, birth)` returns the controller's bus, to be entered.
+        listen: returns the monitor's bus, to be entered.
+        train: runs the whole job on a GPU.
+        processes: the processes of the machine.
+    """
+
+    broker: str
+    url: str
+    connect: Connect
+    listen: Callable[[], AbstractAsyncContextManager[Bus]]
+    train: Callable[[SimulatedGpu], Coroutine[None, None, None]]
+    processes: ProcessTable = field(default_factory=ProcFileSystem)
+
+
+async def run_day(
+    setup: DaySetup, ports: DayPorts, view: Callable[[BusMonitor, ViewSettings], Coroutine[None, None, None]]
 ) -> DemoResult:
+    """Run the day, and return its result.
+
+    Raises:
+        DemoError: it failed.
+    """
     gpu = SimulatedGpu(setup.open_history(), clock=setup.clock, name=NODE)
-    node = _node(setup, broker, gpu)
+    node = _node(setup, ports, gpu)
     monitor = BusMonitor(clock=setup.clock, slots=HalfHourMeans(setup.grid.starts_s))
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(run_controller(node, stop=stop), name="controller")
-        async with MqttClient(url=broker.url) as bus:
+        async with ports.listen() as bus:
             monitor.subscribe(bus, Topics(node.config.bus.root))
             viewer = tasks.create_task(view(monitor, _view_settings(setup)), name="view")
             await wait_for_event(monitor.online, START_TIMEOUT_S, "the controller did not start")
-            task = setup.training_task(broker_url=broker.url, gpu_uuid=gpu.uuid)
-            await _train(training, msgspec.json.encode(task) + b"\n")
+            await ports.train(gpu)
             await wait_for_event(monitor.finished, END_TIMEOUT_S, "the controller published no final energy of the run")
             with suppress(DemoError):  # the result shows it; a limit that was never changed is not restored either
                 await wait_for_event(monitor.released, END_TIMEOUT_S, "the limit was not restored")
             viewer.cancel()
         stop.set()
-    return day_result(setup, monitor, broker=f"{broker.kind} {broker.version}")
+    return day_result(setup, monitor, broker=ports.broker)
 
 
-def _node(setup: DaySetup, broker: EmbeddedBroker, gpu: SimulatedGpu) -> NodeContext:
-    config = setup.config(broker.url)
+def _real_ports(setup: DaySetup, broker: EmbeddedBroker, training: asyncio.subprocess.Process) -> DayPorts:
+    async def train(gpu: SimulatedGpu) -> None:
+        task = setup.training_task(broker_url=broker.url, gpu_uuid=gpu.uuid)
+        await _train(training, msgspec.json.encode(task) + b"\n")
+
+    return DayPorts(
+        broker=f"{broker.kind} {broker.version}",
+        url=broker.url,
+        connect=lambda will, birth: MqttClient(url=broker.url, will=will, birth=birth),
+        listen=lambda: MqttClient(url=broker.url),
+        train=train,
+    )
+
+
+def _node(setup: DaySetup, ports: DayPorts, gpu: SimulatedGpu) -> NodeContext:
     return NodeContext(
-        config=config,
+        config=setup.config(ports.url),
         boot_id=read_boot_id(),
         version=VERSION,
         backend=SimulatedBackend([gpu]),
         sources=[Source(provider=setup.grid.provider)],
         clock=setup.clock,
-        connect=lambda will, birth: MqttClient(url=config.bus.url, will=will, birth=birth),
+        connect=ports.connect,
+        processes=ports.processes,
     )
 
 

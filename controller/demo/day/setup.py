@@ -5,6 +5,7 @@ few seconds works as well as a day in an hour.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -143,8 +144,16 @@ class DaySetup:
         )
 
 
-def prepare_day(grid: Grid, *, seed: int, duration_s: float, max_slowdown: float, folder: Path) -> DaySetup:
-    """Return a setup in which the day of the grid takes `duration_s` of real time; its clock starts now."""
+def prepare_day(
+    grid: Grid,
+    *,
+    seed: int,
+    duration_s: float,
+    max_slowdown: float,
+    folder: Path,
+    read_ns: Callable[[], int] = time.monotonic_ns,
+) -> DaySetup:
+    """Return a setup in which the day of the grid takes `duration_s` of the time that `read_ns` reads, from now on."""
     curve = load_curve(A40_RESNET50)
     rate = DAY_S / duration_s
     return DaySetup(
@@ -153,6 +162,6 @@ def prepare_day(grid: Grid, *, seed: int, duration_s: float, max_slowdown: float
         workload=fill(curve, power_limit_w=curve.max_power_limit_w, duration_s=BUSY_S),
         seed=seed,
         max_slowdown=max_slowdown,
-        clock=ScaledClock(start_s=grid.starts_s - LEAD_IN_S * rate, rate=rate, origin_ns=time.monotonic_ns()),
+        clock=ScaledClock(start_s=grid.starts_s - LEAD_IN_S * rate, rate=rate, origin_ns=read_ns(), read_ns=read_ns),
         folder=folder,
     )

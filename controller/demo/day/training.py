@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from controller.clock import NS_PER_S, ScaledClock
-from controller.demo.day.workload import BATCH_SIZE, Training, Workload
+from controller.demo.day.workload import BATCH_SIZE, Training, Workload, run_through
 from controller.gpu.simulation.event_log import ProcessAttached
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
@@ -78,7 +78,7 @@ def train(task: TrainingTask) -> None:
     history.record(ProcessAttached(task.origin_ns, os.getpid()))
     wait = _waiter(clock)
     begin_ns = task.origin_ns + round((task.begin_s - task.start_s) * NS_PER_S)
-    training = Training(history, noise, begin_ns=max(begin_ns, clock.monotonic_ns()), wait=wait)
+    training = Training(history, noise, begin_ns=max(begin_ns, clock.monotonic_ns()))
     loader = publish_iterations(
         range(task.workload.iterations_per_epoch),
         job=task.job,
@@ -95,7 +95,7 @@ def train(task: TrainingTask) -> None:
         clock_s=clock.now_s,
     )
     wait(training.time_ns)
-    training.run(task.workload, loader)
+    run_through(training.run(task.workload, loader), wait)
     publisher_of(loader).close(reached=True)
     history.close()
 

@@ -25,6 +25,8 @@ from publishers.training.reporting.run_summary import percent
 REFRESH_S: Final = 0.125
 LINE_PERIOD_S: Final = 3 * HOUR_S
 """The shortest time between two printed limit changes in a pipe, in simulated time [s]."""
+_UNREPORTED: Final = frozenset({"profiling", "refining", "kept_dwell", "kept_small_gain"})
+"""Why limits are changed that are not printed in a pipe: they are tried, or only come back after a look."""
 _N_REASONS: Final = 4
 _ROW: Final = "{:5}  {:11}  {:9}  {:>5}  {}"
 _HEAD: Final = _ROW.format("time", "limit", "grid", "speed", "why")
@@ -144,8 +146,9 @@ class LineReporter:
 
     def _report_change(self, change: LimitChange) -> None:
         is_end = change.job is None or change.reason.startswith("run_")
-        is_due = change.time_s >= self._reported_s + LINE_PERIOD_S and change.power_limit_w != self._reported_limit_w
-        if change.reason in {"profiling", "refining"} or not (is_end or is_due):
+        is_new = change.power_limit_w not in {change.previous_power_limit_w, self._reported_limit_w}
+        is_due = is_new and change.time_s >= self._reported_s + LINE_PERIOD_S
+        if change.reason in _UNREPORTED or not (is_end or is_due):
             return
         if self._reported_limit_w is None:
             self._print(_HEAD)

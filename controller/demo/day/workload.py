@@ -4,7 +4,8 @@ The training process and the baseline run the same code with the same noise; onl
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from controller.clock import NS_PER_S
@@ -42,6 +43,18 @@ def fill(curve: MeasuredCurve, *, power_limit_w: float, duration_s: float) -> Wo
     return Workload(epochs=max(1, math.floor(duration_s / epoch_s)), iterations_per_epoch=iterations_per_epoch)
 
 
+Waits = Generator[int, int, None]
+"""A job that yields each moment that it waits for [ns], and is sent the present, which is not before it [ns]."""
+
+
+def run_through(job: Waits, wait: Callable[[int], int]) -> None:
+    """Run a job to its end; `wait` waits at least until a moment and returns the present [ns]."""
+    until_ns = next(job, None)
+    with suppress(StopIteration):
+        while until_ns is not None:
+            until_ns = job.send(wait(until_ns))
+
+
 class Training:
     """The training loop on the simulated GPU; `time_ns` is the job's present time.
 
@@ -49,16 +62,13 @@ class Training:
         history: the GPU's timeline, to which the job adds when it starts and stops using the GPU.
         noise: the noise of the job's work.
         begin_ns: when the first iteration begins [ns].
-        wait: called with the expected end of an iteration; returns the present, not before that time [ns]. Limits that
-            changed meanwhile are read afterwards.
     """
 
-    def __init__(self, history: GpuTimeline, noise: Noise, *, begin_ns: int, wait: Callable[[int], int]) -> None:
+    def __init__(self, history: GpuTimeline, noise: Noise, *, begin_ns: int) -> None:
         self.time_ns = begin_ns
         self._history = history
         self._work = noise.iterations()
         self._goal_iterations = history.done_iterations(begin_ns)
-        self._wait = wait
         self._present_ns = begin_ns
         history.record(LoadSettled(begin_ns))
 
@@ -70,12 +80,12 @@ class Training:
         """Stop using the GPU."""
         self._history.record(LoadChanged(self.time_ns, loaded=False))
 
-    def run_iteration(self) -> None:
-        """Run the next iteration to its end, which `time_ns` then is."""
+    def run_iteration(self) -> Waits:
+        """Run the next iteration to its end, which `time_ns` then is; limits that change in a wait move it."""
         self._goal_iterations += next(self._work)
         while (end_ns := self._end_ns()) > self._present_ns:
             self._history.record(LoadSettled(self._present_ns))  # what follows is told when the wait is over, or later
-            self._present_ns = self._wait(end_ns)
+            self._present_ns = yield end_ns
             self._history.refresh()
         self.time_ns = end_ns
 
@@ -85,7 +95,7 @@ class Training:
         self.time_ns += round(pause_s * NS_PER_S)
         self.begin()
 
-    def run(self, workload: Workload, loader: Iterable[int]) -> None:
+    def run(self, workload: Workload, loader: Iterable[int]) -> Waits:
         """Run the whole job, with one pass over `loader` per epoch."""
         try:
             self.begin()
@@ -93,7 +103,7 @@ class Training:
                 if epoch:
                     self.pause(workload.pause_s)
                 for _ in loader:
-                    self.run_iteration()
+                    yield from self.run_iteration()
             self.end()
         finally:  # the meters go on, however this ends
             self._history.record(LoadSettled(FOREVER_NS))

@@ -23,11 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy, RunEnergy
 from publishers.training.reporting.run_summary import summarize
-from tests.conftest import VirtualTimeLoop
 from tests.fakes import MIDNIGHT_S
 from tests.scenarios.campaign.machine import quiet, run_dir_at
 from tests.scenarios.campaign.metered_gpu import MeteredGpu, MeterFault
 from tests.scenarios.site import NODE, POWER_RATIO, TOPICS, Site, Training, rate_per_s
+from tests.virtual_time import VirtualTimeLoop
 
 FAULTY_RATIO: Final = 0.1
 """The share of a run in which meters are faulty, at most."""

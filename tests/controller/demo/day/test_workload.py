@@ -7,7 +7,7 @@ import pytest
 
 from controller.clock import NS_PER_S
 from controller.demo.day.accounting import job_bounds_ns, run_baseline
-from controller.demo.day.workload import PAUSE_S, Training, Workload, fill
+from controller.demo.day.workload import PAUSE_S, Training, Workload, fill, run_through
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
 from controller.gpu.simulation.backend import COUNTER_PERIOD_NS, SimulatedGpu
 from controller.gpu.simulation.event_log import LimitSet
@@ -17,6 +17,11 @@ from controller.gpu.simulation.timeline import GpuTimeline
 
 CURVE = load_curve()
 BEGIN_NS = 1_000 * NS_PER_S
+
+
+def on_time(end_ns: int) -> int:
+    """Wake up just when it is time."""
+    return end_ns
 
 
 def baseline_s(epochs: int, *, seed: int = 1, power_limit_w: float = 300.0) -> float:
@@ -52,10 +57,10 @@ def test_iterations_end_as_a_fine_integration_says() -> None:
     history = GpuTimeline(CURVE, Noise(1), start_ns=0)
     for seconds_s, limit_w in limits.items():
         history.record(LimitSet(round(seconds_s * NS_PER_S), limit_w))
-    training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns)
+    training = Training(history, Noise(1), begin_ns=0)
     training.begin()
     for _ in range(250):
-        training.run_iteration()
+        run_through(training.run_iteration(), on_time)
     step_s, time_s, done = 0.001, 0.0, 0.0
     goal = sum(islice(Noise(1).iterations(), 250))
     while done < goal:
@@ -69,11 +74,11 @@ def test_a_process_that_oversleeps_ends_its_iterations_at_the_same_times() -> No
     def ends_ns(oversleep_ns: int) -> list[int]:
         history = GpuTimeline(CURVE, Noise(1), start_ns=0)
         history.record(LimitSet(20 * NS_PER_S, 150.0))
-        training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns + oversleep_ns)
+        training = Training(history, Noise(1), begin_ns=0)
         training.begin()
         ends = []
         for _ in range(100):
-            training.run_iteration()
+            run_through(training.run_iteration(), lambda end_ns: end_ns + oversleep_ns)
             ends.append(training.time_ns)
         return ends
 
@@ -90,9 +95,9 @@ def test_a_limit_that_changes_while_it_waits_moves_the_end_of_the_iteration() ->
         waited.append(end_ns)
         return end_ns
 
-    training = Training(history, Noise(1), begin_ns=0, wait=wait)
+    training = Training(history, Noise(1), begin_ns=0)
     training.begin()
-    training.run_iteration()
+    run_through(training.run_iteration(), wait)
     assert len(waited) == 2
     assert training.time_ns == waited[1] > 2 * waited[0]
 
@@ -107,11 +112,11 @@ async def test_what_the_meters_show_is_final_although_a_pause_is_told_late(tmp_p
         woken_ns.append(end_ns + 6 * NS_PER_S)
         return woken_ns[-1]
 
-    training = Training(its, Noise(1), begin_ns=ORIGIN_NS, wait=oversleep)
+    training = Training(its, Noise(1), begin_ns=ORIGIN_NS)
     training.begin()
     shown = []
     for iteration in range(100):
-        training.run_iteration()
+        run_through(training.run_iteration(), oversleep)
         await clock.step_to(woken_ns[-1])
         shown.append(await gpu.read_sample())
         if iteration % 25 == 24:
@@ -127,9 +132,9 @@ async def test_what_the_meters_show_is_final_although_a_pause_is_told_late(tmp_p
 
 def test_a_job_that_does_not_use_the_gpu_is_an_error() -> None:
     history = GpuTimeline(CURVE, Noise(1), start_ns=0)
-    training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns)
+    training = Training(history, Noise(1), begin_ns=0)
     with pytest.raises(RuntimeError, match="begin"):
-        training.run_iteration()
+        run_through(training.run_iteration(), on_time)
 
 
 def test_the_job_fills_the_time_with_whole_epochs() -> None:
