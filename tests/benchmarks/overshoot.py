@@ -17,31 +17,22 @@ from typing import Final
 
 import numpy as np
 
-from controller.accounting.ranks import RunIdentity
-from controller.app import SAMPLES_PER_WINDOW
 from controller.clock import NS_PER_S
-from controller.control.profile_store import ProfileStore
 from controller.demo.day.accounting import job_bounds_ns, run_baseline
 from controller.demo.day.grid import load_grid
-from controller.demo.day.setup import FLUSH_S, JOB, NODE, RUN, DaySetup, prepare_day
+from controller.demo.day.setup import FLUSH_S, JOB, RUN, DaySetup, prepare_day
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
+from controller.demo.live_run.controller import SimulatedController, simulated_controller
 from controller.demo.live_run.job import BOOT_ID, PID
-from controller.demo.live_run.limiter import SimulatedLimiter
-from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.event_log import LoadChanged, LoadSettled
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
-from controller.history.run_history import RunHistory
-from controller.runs.checkpoint import RunCheckpoints
-from controller.runs.run import TrainingRun
-from controller.signal.feed import SignalFeed
 from policies.providers.catalogue import Source
 from policies.vocabulary.units import DAY_S
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey
 from publishers.messages.training import Iterations, RankStatus, pack_ends
 from tests.benchmarks.pages import add_write, measured_on, show
-from tests.fakes import FakeBus
 
 TABLE: Final = Path(__file__).with_suffix(".md")
 DEMO_S: Final = 60.0
@@ -82,10 +73,9 @@ allowed, in points. Bar, for the first row: 49 of 50 within 0.10, and none above
 class Player:
     """The demo's job under a controller; time passes while it trains."""
 
-    def __init__(self, setup: DaySetup, clock: SteppedClock, run: TrainingRun, feed: SignalFeed) -> None:
+    def __init__(self, setup: DaySetup, clock: SteppedClock, controller: SimulatedController) -> None:
         config = setup.config("")
-        self._clock, self._run, self._feed = clock, run, feed
-        self._tick_ns = round(config.profiler.window_s / SAMPLES_PER_WINDOW * NS_PER_S)
+        self._clock, self._controller = clock, controller
         self._poll_ns = round(config.signal.period_s * NS_PER_S)
         self._workload = setup.workload
         self._status = RankStatus(
@@ -102,7 +92,7 @@ class Player:
         )
         self._begin_ns, self._ends_ns = ORIGIN_NS, array("q")
         self._n_sent = self._n_messages = 0
-        run.on_status(0, self._status)
+        controller.run.on_status(0, self._status)
 
     async def train(self, history: GpuTimeline, noise: Noise) -> None:
         """Run the whole job on a GPU."""
@@ -123,12 +113,12 @@ class Player:
     async def _pass_tick(self, epoch: int) -> None:
         """Let a tick of time pass; as the demo's training, this one sees late that an iteration has ended."""
         before_ns = self._clock.monotonic_ns()
-        now_ns = before_ns + self._tick_ns
+        now_ns = before_ns + self._controller.tick_ns
         if now_ns // FLUSH_NS > before_ns // FLUSH_NS:
             self._send(epoch)
         await self._clock.step_to(now_ns)
         if now_ns // self._poll_ns > before_ns // self._poll_ns:
-            await self._feed.refresh()
+            await self._controller.feed.refresh()
 
     def _send(self, epoch: int) -> None:
         """Send the iterations that have ended since the last message."""
@@ -146,7 +136,7 @@ class Player:
         self._begin_ns = self._ends_ns[-1]
         self._n_messages, self._n_sent = self._n_messages + 1, self._n_sent + len(self._ends_ns)
         self._ends_ns = array("q")
-        self._run.on_iterations(0, message)
+        self._controller.run.on_iterations(0, message)
 
 
 def play(zone: str, max_slowdown: float, seed: int) -> float:
@@ -171,49 +161,10 @@ async def _played(setup: DaySetup) -> GpuTimeline:
     noise = Noise(setup.seed)
     history = GpuTimeline(setup.curve, noise, start_ns=ORIGIN_NS)
     gpu = SimulatedGpu(history, clock=clock)
-    feed = SignalFeed(
-        [Source(provider=setup.grid.provider)], kind="carbon", clock=clock, period_s=config.signal.period_s
-    )
-    await feed.refresh()
-    limiter = SimulatedLimiter(gpu, clock=clock)
-    tick_s = config.profiler.window_s / SAMPLES_PER_WINDOW
-    meter = GpuEnergyMeter(
-        gpu,
-        clock=clock,
-        sample_period_s=tick_s,
-        publish_period_s=config.energy.period_s,
-        signal=feed,
-        limiter=limiter,
-        publish=lambda _: None,
-    )
-    with (
-        RunCheckpoints(setup.folder, boot_id=BOOT_ID, clock=clock) as checkpoints,
-        ProfileStore(setup.folder) as store,
-        RunHistory(setup.folder) as former_runs,
-    ):
-        run = TrainingRun(
-            RunIdentity(user="user", job=JOB, run=RUN, node=NODE),
-            config=config,
-            clock=clock,
-            signal=feed,
-            store=store,
-            checkpoints=checkpoints,
-            history=former_runs,
-            bus=FakeBus(),
-            topics=Topics(),
-            on_release=lambda _: None,
-            tell=lambda _code, _detail: None,
-        )
-        run.add_gpu(limiter, meter)
-        player = Player(setup, clock, run, feed)
-        async with asyncio.TaskGroup() as tasks:
-            working = [
-                tasks.create_task(meter.run(), name="meter"),
-                tasks.create_task(run.run(tick_s=tick_s), name="run"),
-            ]
-            await player.train(history, noise)
-            for task in working:
-                task.cancel()
+    source = Source(provider=setup.grid.provider)
+    key = RunKey("user", JOB, RUN)
+    async with simulated_controller(gpu, source, key=key, config=config, clock=clock) as controller:
+        await Player(setup, clock, controller).train(history, noise)
     return history
 
 
