@@ -14,7 +14,8 @@ from msgspec import Struct
 from controller import config
 from controller.accounting import ranks
 from controller.control import profile_store
-from controller.gpu import journal, power_limiter
+from controller.gpu import power_limiter
+from controller.gpu.journal.entry import READBACK_TOLERANCE_W
 from controller.gpu.run_dir import RUN_DIR
 from controller.runs import gpu_claims, run
 from controller.signal import feed as signal_feed
@@ -162,7 +163,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     ("text", "sentence"),
     [
         (SAFETY, f"every {power_limiter.RECONCILE_S:g} s, the limit is read back"),
-        (SAFETY, f"within {journal.READBACK_TOLERANCE_W:g} W"),
+        (SAFETY, f"within {READBACK_TOLERANCE_W:g} W"),
         (SAFETY, f"at most {recorder.MAX_BUFFERED:,} iterations"),
         (SAFETY, f"at most {sender.CLOSE_TIMEOUT_S:g} s for its last messages"),
         (HOW_IT_WORKS, f"or no new one for {ranks.GATHER_S:g} s"),

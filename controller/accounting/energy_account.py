@@ -141,6 +141,26 @@ class AccountSnapshot:
     reassigned_gpus: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resumption:
+    """A former account that is continued, until it is known what the GPUs have used since.
+
+    Attributes:
+        snapshot: the former account.
+        at_ns: when it was continued [ns].
+        skips_downtime: whether the time until then is none of the run's.
+    """
+
+    snapshot: AccountSnapshot
+    at_ns: int
+    skips_downtime: bool
+
+    @property
+    def has_foreign_past(self) -> bool:
+        """Return whether what the meters counted before is, or may be, another run's."""
+        return bool(self.snapshot.reassigned_gpus) or self.skips_downtime
+
+
 class EnergyAccount:
     """The totals of a run, and how far they go.
 
@@ -157,10 +177,8 @@ class EnergyAccount:
         self._until_ns: int | None = None
         self._unit: str | None = None
         """Of the signal that the totals count by; None before one was known."""
-        self._resumed: AccountSnapshot | None = None
-        """Of a former controller, until it is known what the GPUs have used since."""
-        self._resumed_ns = 0
-        self._skips_downtime = self._has_other_gpus = False
+        self._resumption: _Resumption | None = None
+        self._has_other_gpus = False
         self._suspended: AccountSnapshot | None = None
         self._accounted: dict[EnergyMeter, Sample] = {}
         """How far each meter is in the totals."""
@@ -172,9 +190,10 @@ class EnergyAccount:
             snapshot: the account of a former controller, or of what was broken off.
             skips_downtime: whether the time since then is none of the run's: no process of it was there.
         """
-        self.totals, self._until_ns, self._resumed = replace(snapshot.totals), snapshot.until_ns, snapshot
-        self._resumed_ns = self._clock.monotonic_ns()
-        self._skips_downtime = skips_downtime
+        self.totals, self._until_ns = replace(snapshot.totals), snapshot.until_ns
+        self._resumption = _Resumption(
+            snapshot=snapshot, at_ns=self._clock.monotonic_ns(), skips_downtime=skips_downtime
+        )
         kind, self._unit = snapshot.signal
         if kind not in {None, self._signal.kind}:
             self._unit = None
@@ -195,21 +214,19 @@ class EnergyAccount:
     @property
     def is_resuming(self) -> bool:
         """Return whether the time without a controller is still to be added: until then the totals are old ones."""
-        return self._resumed is not None
+        return self._resumption is not None
 
     def is_waiting_for_gpu(self, uuid: str) -> bool:
         """Return whether nothing was added since the account was resumed, and a GPU is one of its GPUs."""
-        return self._resumed is not None and uuid in self._resumed.counters_j
+        return self._resumption is not None and uuid in self._resumption.snapshot.counters_j
 
     def forget(self, meter: EnergyMeter, uuid: str) -> None:
         """Expect nothing more of a GPU: it is another's."""
         self._accounted.pop(meter, None)
-        self._resumed, self._suspended = (
-            replace(each, counters_j={gpu: at_j for gpu, at_j in each.counters_j.items() if gpu != uuid})
-            if each
-            else None
-            for each in (self._resumed, self._suspended)
-        )
+        if self._resumption is not None:
+            self._resumption = replace(self._resumption, snapshot=_without_gpu(self._resumption.snapshot, uuid))
+        if self._suspended is not None:
+            self._suspended = _without_gpu(self._suspended, uuid)
 
     def take_other_gpus(self) -> bool:
         """Return, once, whether a resumed account goes on with other GPUs than it had."""
@@ -222,15 +239,17 @@ class EnergyAccount:
         Returns:
             Whether nothing was added: the former snapshot is still the one to resume from.
         """
-        skipped, self._resumed = self._resumed, None
+        skipped, self._resumption = self._resumption, None
         return skipped is not None
 
     def snapshot(self, meters: Mapping[str, EnergyMeter]) -> AccountSnapshot | None:
         """Return the account as it stands, with the counters of the run's GPUs, by UUID; None where it is empty."""
         if self._suspended is not None:
             return self._suspended
-        if self._until_ns is None or self._resumed is not None:
-            return self._resumed
+        if self._resumption is not None:
+            return self._resumption.snapshot
+        if self._until_ns is None:
+            return None
         return AccountSnapshot(
             totals=replace(self.totals),
             until_ns=self._until_ns,
@@ -261,13 +280,14 @@ class EnergyAccount:
         now_ns = self._clock.monotonic_ns()
         if self._suspended is not None and not to_the_end:
             return
-        if self._resumed and not to_the_end and self._is_waiting(self._resumed, now_ns, meters):
+        resumption = self._resumption
+        if resumption and not to_the_end and self._is_waiting(resumption, now_ns, meters):
             return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
         patient_from_ns = now_ns - patience_ns // METER_TIMEOUT_DIVISOR
         self.has_unreadable_gpu = any((m.latest.time_ns if m.latest else 0) < patient_from_ns for m in meters.values())
         since_ns, until_ns = self._span_ns(known_ns, least_until_ns=0 if to_the_end else now_ns - patience_ns)
-        if until_ns <= since_ns and not (self._resumed or to_the_end):  # no iteration and no time to account for
+        if until_ns <= since_ns and not (resumption or to_the_end):  # no iteration and no time to account for
             return
         intervals = meter_intervals(
             logs=logs,
@@ -280,8 +300,8 @@ class EnergyAccount:
         )
         if self._until_ns is None and (intervals or to_the_end):
             self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns if intervals else until_ns)
-        if self._resumed and (intervals or to_the_end):
-            intervals[:0] = self._downtime(self._resumed, intervals[0].begin_ns if intervals else now_ns, meters)
+        if resumption and (intervals or to_the_end):
+            intervals[:0] = self._downtime(resumption, intervals[0].begin_ns if intervals else now_ns, meters)
         now_s, history = self._clock.now_s(), self._signal.history()
         if history is not None and history.unit != self._unit:
             self._switch_unit(history.unit)
@@ -297,18 +317,18 @@ class EnergyAccount:
         """Return from when to when time can be accounted for now [ns]."""
         since_ns, until_ns = known_ns if self._until_ns is None else (self._until_ns, known_ns[1])
         until_ns = max(until_ns, least_until_ns)
-        if self._resumed is None or not (self._resumed.reassigned_gpus or self._skips_downtime):
+        if self._resumption is None or not self._resumption.has_foreign_past:
             return since_ns, until_ns
-        since_ns = max(since_ns, self._resumed_ns)  # until then the meters count another run, too
+        since_ns = max(since_ns, self._resumption.at_ns)
         return since_ns, max(since_ns, until_ns)
 
     def _downtime(
-        self, snapshot: AccountSnapshot, until_ns: int, meters: Mapping[str, EnergyMeter]
+        self, resumption: _Resumption, until_ns: int, meters: Mapping[str, EnergyMeter]
     ) -> list[MeterInterval]:
         """Return the time between the former account and the first interval since, once."""
-        self._resumed = None
-        self._has_other_gpus = snapshot.counters_j.keys() != meters.keys()
-        return [] if self._skips_downtime else _downtime_intervals(snapshot, until_ns, meters)
+        self._resumption = None
+        self._has_other_gpus = resumption.snapshot.counters_j.keys() != meters.keys()
+        return [] if resumption.skips_downtime else _downtime_intervals(resumption.snapshot, until_ns, meters)
 
     def _switch_unit(self, unit: str) -> None:
         """Count by a signal of this unit from here on; sums of a former controller in another one are void."""
@@ -316,13 +336,17 @@ class EnergyAccount:
             self.totals.forget_signal()
         self._unit = unit
 
-    def _is_waiting(self, resumed: AccountSnapshot, now_ns: int, meters: Mapping[str, EnergyMeter]) -> bool:
+    def _is_waiting(self, resumption: _Resumption, now_ns: int, meters: Mapping[str, EnergyMeter]) -> bool:
         """Return whether the signal that priced the former account, or one of its GPUs, has not come yet, and may."""
-        waited_s = (now_ns - self._resumed_ns) / NS_PER_S
-        if waited_s < GPU_PATIENCE_S and not resumed.counters_j.keys() <= meters.keys():
+        waited_s, former = (now_ns - resumption.at_ns) / NS_PER_S, resumption.snapshot
+        if waited_s < GPU_PATIENCE_S and not former.counters_j.keys() <= meters.keys():
             return True
-        lacks_signal = resumed.totals.has_signal and self._signal.history() is None
+        lacks_signal = former.totals.has_signal and self._signal.history() is None
         return lacks_signal and waited_s < SIGNAL_PATIENCE_S
+
+
+def _without_gpu(snapshot: AccountSnapshot, uuid: str) -> AccountSnapshot:
+    return replace(snapshot, counters_j={gpu: at_j for gpu, at_j in snapshot.counters_j.items() if gpu != uuid})
 
 
 def _unmeasured_s(logs: Sequence[IterationLog], measured_from_ns: int) -> float:

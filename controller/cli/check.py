@@ -18,7 +18,7 @@ from controller.cli.wiring import backend_of, opened_sources, read_password
 from controller.clock import SystemClock
 from controller.config import Config, SignalConfig, load_config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
-from controller.gpu.journal import Journal
+from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import lock_holders
 from controller.gpu.processes import ProcFileSystem
 from controller.http.health import NO_GPU

@@ -15,7 +15,7 @@ from controller.clock import SystemClock
 from controller.config import Config, is_state_dir_known, load_for_restore
 from controller.errors import BackendError, ConfigError, JournalError, NodeLockedError
 from controller.gpu.intake import absence
-from controller.gpu.journal import Journal
+from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.read_back import restore_all, unexplained_limits
 from controller.stop_signals import stops_deferred

@@ -127,6 +127,10 @@ class RunLeader:
         """Return what was seen of the limits, relative to the highest one."""
         return self.limits.ledger.looks
 
+    def snapshot(self) -> tuple[LedgerSnapshot, TimeBudgetStart | None]:
+        """Return the time at each limit, and where the time budget starts: what another controller resumes with."""
+        return self.limits.ledger.snapshot(), self.limits.budget_start
+
     def resume(self, *, ledger: LedgerSnapshot | None, time_budget_start: TimeBudgetStart | None) -> None:
         """Go on with the time budget of a former controller, or begin a new one, saying which."""
         limits, name = self.limits, self._ranks.name

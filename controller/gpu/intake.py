@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from controller.clock import Clock
 from controller.errors import ControllerError, GpuError, GpuNotSupportedError
-from controller.gpu.journal import Journal, JournalEntry, copies_elsewhere
+from controller.gpu.journal.entry import JournalEntry
+from controller.gpu.journal.storage import Journal, copies_elsewhere
 from controller.gpu.node_lock import NodeLock, lock_holders
 from controller.gpu.read_back import is_left_behind, restore_all, unexplained_limits
 from controller.ports import UNLISTED, Gpu

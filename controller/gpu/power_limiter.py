@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from controller.clock import Clock
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuNotSupportedError, GpuPermissionError, JournalError
-from controller.gpu.journal import Journal, JournalEntry, confirmed_entry, entry_before_write, is_same_limit
+from controller.gpu.journal.entry import JournalEntry, confirmed_entry, entry_before_write, is_same_limit
+from controller.gpu.journal.storage import Journal
 from controller.gpu.read_back import (
     ReadBack,
     RestoreResult,

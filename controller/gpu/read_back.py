@@ -17,7 +17,8 @@ from typing import Final, Literal
 
 from controller.clock import NS_PER_S, Clock
 from controller.errors import GpuError, JournalError
-from controller.gpu.journal import Journal, JournalEntry, is_same_limit, unconfirmed_entry, with_written
+from controller.gpu.journal.entry import JournalEntry, is_same_limit, unconfirmed_entry, with_written
+from controller.gpu.journal.storage import Journal
 from controller.ports import Gpu, LimitRange, LiveLimit
 
 LOOK_AGAIN_S: Final = 1.0

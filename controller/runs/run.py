@@ -464,13 +464,14 @@ class TrainingRun:
         """Save the account on disk, for a controller that comes after this one."""
         snapshot = self._account.snapshot(self.gpus.meters)
         if snapshot is not None:
+            ledger, time_budget_start = self._leader.snapshot()
             self._checkpoints.save(
                 self.identity,
                 snapshot,
                 self.ranks.checkpoints(),
                 node_curve=self._follower.curve.sums,
-                time_budget_start=self._leader.limits.budget_start,
-                ledger=self._leader.limits.ledger.snapshot(),
+                time_budget_start=time_budget_start,
+                ledger=ledger,
                 node_pairs=self._follower.looks.pairs,
                 books=self._saving.books.stored(),
             )

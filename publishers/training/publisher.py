@@ -29,8 +29,9 @@ from publishers.training.iterations.progress import (
 )
 from publishers.training.iterations.published_loader import published
 from publishers.training.iterations.recorder import Recorder
-from publishers.training.reporting.run_summary import OFF, RunSummary
+from publishers.training.reporting.run_summary import RunSummary
 from publishers.training.run.next_run import RunSplitter, is_data_worker
+from publishers.training.run.no_worker import NO_WORKER, NoWorker
 from publishers.training.run.process_publishers import ProcessPublishers, key_of
 from publishers.training.run.run_end import (
     RunSlot,
@@ -40,7 +41,6 @@ from publishers.training.run.run_end import (
     end_with_owner,
     run_slot,
 )
-from publishers.training.run.run_search import n_ranks
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
 from publishers.training.trial.batch_timing import time_untimed
 from publishers.training.trial.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
@@ -161,8 +161,8 @@ class Publisher:
         worker = self._worker
         self.trial, why = None, "; ".join(faults)
         if not faults:
-            self.trial, why = wait_for_batch_size(worker.ask(options) if worker is not None else None, options)
-        if self.trial is None or worker is None:
+            self.trial, why = wait_for_batch_size(worker.ask(options), options)
+        if self.trial is None:
             if options.default is not None:
                 self.set_batch_size(options.default)
             warn_once(f"the batch size is the default, {to_text(default, 40)}: {why}")
@@ -196,7 +196,7 @@ class Publisher:
         try:
             for epoch in itertools.count(start) if n is None else range(start, n):
                 if self.should_stop:
-                    if self._world_size == 1 or (self._worker is not None and self._worker.commands.stop_together):
+                    if self._world_size == 1 or self._worker.commands.stop_together:
                         break
                     warn_once(f"epochs go on, since this is one of {self._world_size} ranks: pass early_stop=True")
                 number_before = self.recorder.epoch
@@ -213,7 +213,7 @@ class Publisher:
 
         It is what it was, as with `publish_iterations`.
         """
-        if self._worker is not None and self._worker.batch_size is None:
+        if self._worker.needs_batch_size:
             batch_size = batch_size_of(iterable)
             if batch_size is not None:
                 self._worker.set_batch_size(batch_size)
@@ -229,12 +229,9 @@ class Publisher:
             warn_once(f"a metric is not published: a {type(value).__name__} is no number")
             return
         is_reached = self._target_metric.update(plain, reached=to_bool(reached, "reached"))
-        if self._worker is None:
-            return
         self._worker.set_reached(self._target_metric.reached)
-        if abs(plain) <= MAX_METRIC:
-            self._worker.add_metric(Metric(run=self.run, epoch=self.recorder.epoch, value=plain, reached=is_reached))
-        else:
+        metric = Metric(run=self.run, epoch=self.recorder.epoch, value=plain, reached=is_reached)
+        if not self._worker.add_metric(metric):
             warn_once(f"a metric is not published: {plain} is not from -{MAX_METRIC:g} to {MAX_METRIC:g}")
 
     @property
@@ -248,29 +245,27 @@ class Publisher:
     @property
     def stop_reason(self) -> str | None:
         """Return why the training should end early, in a sentence; None where it should not."""
-        reason = self._target_metric.reason
-        return reason if self._worker is None else self._worker.commands.reason_to_stop(reason)
+        return self._worker.commands.reason_to_stop(self._target_metric.reason)
 
     def fail(self, reason: str = "out_of_memory", detail: str = "") -> None:
         """Publish that the run cannot run at its batch size, so that the policy service does not propose it again.
 
         As a context manager the publisher does so by itself where the first epoch runs out of a GPU's memory.
         """
-        if self._worker is not None and not self._worker.add_failure(reason, detail):
+        if not self._worker.add_failure(reason, detail):
             warn_once("a failure is not published: the batch size is not known")
 
     def close(self, reached: bool | None = None) -> None:
         """Publish what is left and `finished`; wait for that 2 s at most. `reached`: whether the target was reached."""
-        if self._worker is not None:
-            self._worker.request_close(reached=to_bool(reached, "reached"))
-            self._worker.wait_closed(CLOSE_TIMEOUT_S)
+        self._worker.request_close(reached=to_bool(reached, "reached"))
+        self._worker.wait_closed(CLOSE_TIMEOUT_S)
 
     def summary(self) -> RunSummary:
         """Return what the run has used and saved so far, or in all once it is closed; or why that is not known.
 
         What was saved is told with its 90 % interval, and only where the controller has enough evidence of it.
         """
-        return self._worker.report.summary() if self._worker is not None else OFF
+        return self._worker.report.summary()
 
     def live(self) -> dict[str, float] | None:
         """Return what the controller measures now, for a logger: None before it has said anything.
@@ -280,7 +275,7 @@ class Publisher:
         four has the half-width of its 90 % interval beside it, as in `saved_ci90_ratio`, `saved_energy_ci90_j`; without
         evidence of it there is neither.
         """
-        return self._worker.report.live() if self._worker is not None else None
+        return self._worker.report.live()
 
     def log_live(self, *trackers: object, step: int | None = None) -> None:
         """Log the live values to the experiment trackers in use: call it in the loop, it does so every 10 s at most.
@@ -290,28 +285,25 @@ class Publisher:
                 TensorBoard, a `Run` of Aim, a logger of Lightning, a tracker of accelerate, or a function of a dict.
             step: the optimizer step that the values belong to; else how many were published. W&B's own goes on.
         """
-        if self._worker is not None:
-            self._worker.report.log_live(trackers, lambda: self.recorder.n_ended if step is None else step)
+        self._worker.report.log_live(trackers, lambda: self.recorder.n_ended if step is None else step)
 
     def measure_without_iterations(self) -> None:
         """Let the controller measure the energy from now on, though no iteration has begun, and perhaps none will."""
-        if self._worker is not None:
-            self._worker.measure_without_iterations()
+        self._worker.measure_without_iterations()
 
     @property
     def run(self) -> str:
         """Return the id of the run; nothing where publishing is off, or the run is not known before it has begun."""
-        return self._worker.run if self._worker is not None else ""
+        return self._worker.run
 
     @property
     def closed(self) -> bool:
         """Return whether nothing is published: closed, off, or in a forked child."""
-        return self._worker is None or self._worker.closed
+        return self._worker.closed
 
     def opens(self) -> bool:
         """Return whether a pass that begins now is published; a forked child that trains begins a run of its own."""
-        worker = self._worker
-        if worker is not None and worker.is_inherited and not is_data_worker():
+        if self._worker.is_inherited and not is_data_worker():
             self._open_again()
             if self._splitter.is_on and self._opened.settings is not None:
                 PUBLISHERS.by_key.setdefault(key_of(self._opened.settings), self)
@@ -329,7 +321,7 @@ class Publisher:
     def begin_next_run(self) -> bool:
         """End the run, and begin the next one with what is recorded from now on; return whether it was so."""
         former = self._worker
-        if former is None or former.closed or not self._splitter.allows():
+        if isinstance(former, NoWorker) or former.closed or not self._splitter.allows():
             return False
         passes = self.passes
         end_former_run(former)
@@ -343,22 +335,21 @@ class Publisher:
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         """Close it, and publish what an exception means for the run (`run_end`); the exception goes on."""
-        if self._worker is not None:
-            end_run(self._worker, error)
-            self._worker.wait_closed(CLOSE_TIMEOUT_S)
+        end_run(self._worker, error)
+        self._worker.wait_closed(CLOSE_TIMEOUT_S)
 
     def set_batch_size(self, batch_size: int) -> None:
         """Publish a new batch size."""
         size = to_int(batch_size)
         if size is None or not 1 <= size <= MAX_BATCH_SIZE:
             warn_once(f"a batch size is not published: must be a whole number from 1 to {MAX_BATCH_SIZE}")
-        elif self._worker is not None:
+        else:
             self._worker.set_batch_size(size)
 
     @property
     def _world_size(self) -> int:
         """Return how many ranks train together, as far as is known."""
-        return self._n_ranks or (self._worker.world_size if self._worker is not None else n_ranks())
+        return self._n_ranks or self._worker.world_size
 
     @classmethod
     def from_settings(
@@ -410,8 +401,7 @@ class Publisher:
                     settings, clock_ns=clock_ns, clock_s=clock_s, splits_runs=settings.given.run is None
                 )
         publisher.wrap(announces=announces)
-        if publisher._worker is not None:  # noqa: SLF001 — the same class
-            publisher._worker.commands.allow_control(settings)  # noqa: SLF001 — the same class
+        publisher._worker.commands.allow_control(settings)  # noqa: SLF001 — the same class
         if settings.batch_size is not None:
             publisher.set_batch_size(settings.batch_size)
         return publisher
@@ -446,7 +436,7 @@ class Publisher:
         self.passes = LoaderPasses(recorder)
         self._waiter = OutputWaiter(recorder)
         self.progress = RunProgress(total_iterations, lambda: recorder.n_ended)
-        self._worker: PublisherWorker | None = None
+        self._worker: PublisherWorker | NoWorker = NO_WORKER
         if settings is None:
             return
         try:
@@ -467,7 +457,7 @@ class Publisher:
         former, opened = self._worker, self._opened
         total = self.progress.given_total
         self._open(opened.settings, opened.clock_ns, opened.clock_s, opened.connect, total, opened.slot)
-        if former is not None and former.batch_size is not None:
+        if former.batch_size is not None:
             self.set_batch_size(former.batch_size)
 
 

@@ -6,14 +6,13 @@
 | user | username, else the login name |
 | job | `GRIDCHASE_JOB` |
 | run, rank, world_size | see `run_search.py`: they may be known only when the training begins |
-| gpus | see `SettingsReader.gpus` |
+| gpus | see `run/visible_gpus.py` |
 | username, password | the broker's URL; the password also from the file `GRIDCHASE_PASSWORD_FILE` |
 | ca_file | `GRIDCHASE_CA_FILE`, else the system's authorities |
 | root | `GRIDCHASE_ROOT`, else `gridchase/v1` |
 | emissions_file | `GRIDCHASE_EMISSIONS_FILE`, else none is written |
 """
 
-import contextlib
 import math
 import os
 import re
@@ -22,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict, Unpack
+from typing import Annotated, Final, TypedDict, Unpack
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +41,8 @@ from publishers.shared.process_identity import read_login_name, read_pid_namespa
 from publishers.training.coerce import DISABLED, is_allowed, is_switched_on, to_int, to_text, warn_once
 from publishers.training.run.launchers import launchers_of, time_limit_s
 from publishers.training.run.process_group import ProcessGroup, default_process_group
+from publishers.training.run.visible_gpus import VARIABLES as GPU_VARIABLES
+from publishers.training.run.visible_gpus import VisibleGpus, plain_gpus
 
 MAX_BATCH_SIZE: Final = 1 << 31
 BROKER_SETTINGS: Final = SettingNames(
@@ -54,7 +55,7 @@ VARIABLES: Final[Mapping[str, Sequence[str]]] = {
     "job": ("GRIDCHASE_JOB",),
     "run": ("GRIDCHASE_RUN", "TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"),
     "rank": ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
-    "gpus": ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    "gpus": GPU_VARIABLES,
     "broker": ("GRIDCHASE_BROKER",),
     "user": ("GRIDCHASE_BROKER",),
     "password": ("GRIDCHASE_PASSWORD_FILE", "GRIDCHASE_BROKER"),
@@ -70,9 +71,6 @@ DEFAULT_MAX_PAUSE_S: Final = 300.0
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
-_CUDA_DEVICE: Final = re.compile(r"cuda(:[0-9]{1,4})?")
-_MAX_GPU_CHARACTERS: Final = 96
-_MAX_GPU_INDEX: Final = 1_023
 _Gpus = Annotated[tuple[GpuRef, ...], Meta(max_length=64)]
 
 
@@ -203,7 +201,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
             run=options.get("run"),
             rank=None if options.get("rank") is None else rank,
             world_size=None if options.get("world_size") is None else world_size,
-            gpus=None if gpus is None else _plain_gpus(gpus),
+            gpus=None if gpus is None else plain_gpus(gpus),
         ),
         pausable=pausable,
         max_pause_s=reader.period_s(options.get("max_pause_s", DEFAULT_MAX_PAUSE_S), "max_pause_s"),
@@ -317,54 +315,19 @@ class SettingsReader:
         return period_s
 
     def gpus(self, value: object, *, world_size: int) -> tuple[str | int, ...]:
-        """Return the GPUs of this rank, as far as they are known: argument, else of `CUDA_VISIBLE_DEVICES`.
-
-        Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one a
-        process that trains alone uses them all. A container counts its GPUs from 0, in an order of its own: there an
-        index names a GPU only where it has but one (`NVIDIA_VISIBLE_DEVICES`). What is not known is not guessed. So it
-        is with devices of CUDA (`cuda:0`, `torch.device`), which CUDA counts in an order of its own.
-        """
+        """Return the GPUs of this rank, as far as they are known: argument, else those that it sees (`VisibleGpus`)."""
+        visible = VisibleGpus.read(self._environ)
         if value is not None:
-            return self._given_gpus(_plain_gpus(value))
-        variable = self._environ.get("CUDA_VISIBLE_DEVICES")
-        in_container = _container_gpus(self._environ.get("NVIDIA_VISIBLE_DEVICES"))
+            return visible.named(plain_gpus(value))
         local_rank = self._local_rank(world_size=world_size)
-        if variable is None:
-            return in_container if in_container is not None and len(in_container) == 1 else ()
-        visible = _visible_gpus(variable)
-        if local_rank is not None and len(visible) > 1:
-            if local_rank >= len(visible):
-                self.faults.append(
-                    f"LOCAL_RANK = {local_rank}: CUDA_VISIBLE_DEVICES = {variable!r} has {len(visible)} GPUs; "
-                    "pass gpus=[…]"
-                )
-                return ()
-            visible = (visible[local_rank],)
-        elif local_rank is None and len(visible) > 1 and world_size > 1:
+        try:
+            return visible.of_rank(local_rank, world_size=world_size)
+        except IndexError:
+            variable, n_gpus = self._environ.get("CUDA_VISIBLE_DEVICES"), len(visible.by_cuda or ())
+            self.faults.append(
+                f"LOCAL_RANK = {local_rank}: CUDA_VISIBLE_DEVICES = {variable!r} has {n_gpus} GPUs; pass gpus=[…]"
+            )
             return ()
-        if in_container is None or not any(isinstance(gpu, int) for gpu in visible):
-            return visible
-        return in_container if len(in_container) == 1 and visible == (0,) else ()
-
-    def _given_gpus(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the given GPUs, and those behind devices of CUDA; none where one of these is not known."""
-        if not any(map(_is_cuda_device, given)):
-            return given
-        devices = self._cuda_devices()
-        gpus = [_gpu_of(gpu, devices) if _is_cuda_device(gpu) else gpu for gpu in given]
-        return () if any(gpu is None for gpu in gpus) else tuple(gpus)
-
-    def _cuda_devices(self) -> tuple[str | int, ...]:
-        """Return the GPUs in the order in which CUDA counts them, as far as it is known."""
-        variable = self._environ.get("CUDA_VISIBLE_DEVICES")
-        in_container = _container_gpus(self._environ.get("NVIDIA_VISIBLE_DEVICES"))
-        if variable is None and in_container is None:
-            is_in_order_of_bus = self._environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-            return tuple(range(_MAX_GPU_INDEX + 1)) if is_in_order_of_bus else ()
-        visible = (0,) if variable is None else _visible_gpus(variable)
-        if in_container is None or not any(isinstance(gpu, int) for gpu in visible):
-            return visible
-        return in_container if len(in_container) == 1 and visible == (0,) else ()
 
     def _local_rank(self, *, world_size: int) -> int | None:
         # Of a process that trains alone only torchrun, and what follows it, says on which of several GPUs.
@@ -425,53 +388,6 @@ class SettingsReader:
         return value
 
 
-def _plain_gpus(value: object) -> tuple[Any, ...]:
-    """Return the given GPUs in plain types, as far as they have any; the format of the bus checks them."""
-    given: tuple[object, ...] = (value,)
-    if not isinstance(value, str):
-        with contextlib.suppress(TypeError):  # one GPU
-            given = tuple(value)  # type: ignore[arg-type]
-    return tuple(_plain_gpu(gpu) for gpu in given)
-
-
-def _plain_gpu(gpu: object) -> object:
-    if isinstance(gpu, str):
-        return str(gpu)
-    if _is_cuda_device(text := to_text(gpu, _MAX_GPU_CHARACTERS)):
-        return text
-    return gpu if isinstance(gpu, bool) or (index := to_int(gpu)) is None else index
-
-
-def _is_cuda_device(gpu: object) -> bool:
-    """Return whether this is how frameworks write one of CUDA's devices: `cuda`, `cuda:1`."""
-    return isinstance(gpu, str) and _CUDA_DEVICE.fullmatch(gpu) is not None
-
-
-def _gpu_of(cuda_device: str, devices: Sequence[str | int]) -> str | int | None:
-    """Return which of the devices in CUDA's order one is; None where that is not known."""
-    index = cuda_device.partition(":")[2]
-    if not index:  # the current device
-        return devices[0] if len(devices) == 1 else None
-    return devices[int(index)] if int(index) < len(devices) else None
-
-
-def _visible_gpus(variable: str) -> tuple[str | int, ...]:
-    """Return the GPUs in `CUDA_VISIBLE_DEVICES`; as in CUDA, the first invalid one ends the list."""
-    gpus: list[str | int] = []
-    for part in (piece.strip() for piece in variable.split(",")):
-        if not part or part.startswith("-"):
-            break
-        gpus.append(int(part) if part.isascii() and part.isdigit() else part)
-    return tuple(gpus)
-
-
-def _container_gpus(variable: str | None) -> tuple[str | int, ...] | None:
-    """Return the GPUs in `NVIDIA_VISIBLE_DEVICES`; None where it says nothing, or that all are visible."""
-    if variable is None or variable.strip() in {"", "all", "void", "none"}:
-        return None
-    return _visible_gpus(variable)
-
-
 def _format_faults(settings: Settings) -> list[str]:
     """Return what the format of the bus refuses in the settings."""
     faults = []
@@ -485,14 +401,3 @@ def _format_faults(settings: Settings) -> list[str]:
     except msgspec.ValidationError:
         faults.append(f"gpus = {settings.gpus!r}: must be at most 64 UUIDs, or indices from 0 to 1023")
     return faults
-
-
-def has_loaded_cuda(maps: Path) -> bool:
-    """Return whether the process with this memory map has loaded CUDA's driver library; True if that is unknown.
-
-    Frameworks load it when they first look for a GPU, so a process that only computes on the CPU does not have it.
-    """
-    try:
-        return b"/libcuda.so" in maps.read_bytes()
-    except OSError:
-        return True

@@ -21,7 +21,7 @@ from publishers.messages.training import Iterations, Metric, RankStatus, TrialFa
 from publishers.mqtt.connection import Connect, Connection, Receipt
 from publishers.shared.process_identity import mark_this_thread, run_mark
 from publishers.training.iterations.chunk import Segment
-from publishers.training.iterations.progress import RunProgress
+from publishers.training.iterations.progress import MAX_METRIC, RunProgress
 from publishers.training.iterations.recorder import Recorder
 from publishers.training.iterations.request_times import RequestTimes
 from publishers.training.pausing.commands import RunCommands
@@ -208,6 +208,11 @@ class PublisherWorker:
         return self._status.batch_size
 
     @property
+    def needs_batch_size(self) -> bool:
+        """Return whether the samples of an iteration are not known yet."""
+        return self._status.batch_size is None
+
+    @property
     def has_trained(self) -> bool:
         """Return whether a whole epoch was trained at the present batch size, so that it fits the memory."""
         return self._recorder.n_epochs > self._n_epochs_before
@@ -238,9 +243,12 @@ class PublisherWorker:
             query.end("publishing has ended")
         return query
 
-    def add_metric(self, metric: Metric) -> None:
-        """Publish a metric soon; where too many wait, the oldest is dropped."""
-        self._events.append(("metric", metric))
+    def add_metric(self, metric: Metric) -> bool:
+        """Publish a metric soon; return whether it can be. Where too many wait, the oldest is dropped."""
+        is_publishable = abs(metric.value) <= MAX_METRIC
+        if is_publishable:
+            self._events.append(("metric", metric))
+        return is_publishable
 
     def add_times(self, times: TrialTimes) -> None:
         """Publish soon how long iterations take."""

@@ -19,7 +19,7 @@ from policies.replay.power_limit.planner import planner_policy
 from policies.replay.power_limit.scenario import RunSpec, Scenario, run_starts_s
 from policies.replay.power_limit.simulation import RunResult, replay_run
 from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH
-from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
+from tests.benchmarks.pages import measured_on, show_data_page
 from tests.benchmarks.planning import curves_of
 from tests.benchmarks.planning_beside_mix import OPEN_PERIOD_S, HourlyForecasts, cost, mix_cost
 
@@ -147,12 +147,7 @@ def page(directory: Path) -> Iterator[str]:
 def main() -> None:
     """Play and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_data(parser)
-    add_write(parser, TABLE)
-    options = parser.parse_args()
-    if not has_data(options.data):
-        return
-    show(page(options.data), TABLE, write=options.write)
+    show_data_page(parser, TABLE, lambda options: page(options.data))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import argparse
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,23 @@ def has_data(data: Path | None) -> bool:
         return True
     print("skipped: there is no data; name a folder with carbon/*.csv and zeus/summary_power_*.csv with --data DIR")
     return False
+
+
+def show_data_page(
+    parser: argparse.ArgumentParser, page: Path, lines_of: Callable[[argparse.Namespace], Iterable[str]]
+) -> None:
+    """Measure with the data that the command line names, and print; with `--write` into the page, too.
+
+    Args:
+        parser: of the command line, with the options that are the benchmark's own.
+        page: the page.
+        lines_of: measures, and returns the lines of the page; where there is no data it is not called.
+    """
+    add_data(parser)
+    add_write(parser, page)
+    options = parser.parse_args()
+    if has_data(options.data):
+        show(lines_of(options), page, write=options.write)
 
 
 def add_write(parser: argparse.ArgumentParser, page: Path) -> None:

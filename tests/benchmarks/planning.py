@@ -40,7 +40,7 @@ from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
-from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
+from tests.benchmarks.pages import measured_on, show_data_page
 from tests.benchmarks.planning_beside_mix import MixTask, beside_mix, mix_table
 from tests.policies.days import A40, grid
 
@@ -267,12 +267,7 @@ def page(directory: Path) -> Iterator[str]:
 def main() -> None:
     """Measure and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_data(parser)
-    add_write(parser, TABLE)
-    options = parser.parse_args()
-    if not has_data(options.data):
-        return
-    show(page(options.data), TABLE, write=options.write)
+    show_data_page(parser, TABLE, lambda options: page(options.data))
 
 
 if __name__ == "__main__":

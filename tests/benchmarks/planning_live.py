@@ -19,7 +19,7 @@ from policies.replay.power_limit.evaluation import Comparison, PolicyName, repla
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
 from policies.vocabulary.units import HOUR_S, Values
-from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
+from tests.benchmarks.pages import measured_on, show_data_page
 from tests.benchmarks.planning import curves_of
 
 TABLE: Final = Path(__file__).with_suffix(".md")
@@ -237,15 +237,10 @@ def _listed(values: Sequence[float]) -> str:
 def main() -> None:
     """Play and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_data(parser)
     parser.add_argument("--hours", nargs="+", type=int, default=[24], help="how long runs are at the highest limit")
     parser.add_argument("--max-slowdown", nargs="+", type=float, default=[1.05], help="their budgets of time")
     parser.add_argument("--starts", type=int, default=1, metavar="N", help="runs on each signal")
-    add_write(parser, TABLE)
-    options = parser.parse_args()
-    if not has_data(options.data):
-        return
-    show(page(options), TABLE, write=options.write)
+    show_data_page(parser, TABLE, page)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from policies.savings.interval import KnownSaving, Segment, correlation_of, esti
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
-from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
+from tests.benchmarks.pages import measured_on, show_data_page
 from tests.benchmarks.savings_runs import (
     STEP_S,
     Group,
@@ -195,13 +195,8 @@ and its error against the same split by the true ratios. {n_early} runs were too
 def main() -> None:
     """Simulate and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_data(parser)
     parser.add_argument("--runs", type=int, default=1_000, metavar="N")
-    add_write(parser, TABLE)
-    options = parser.parse_args()
-    if not has_data(options.data):
-        return
-    show(page(options.data, options.runs), TABLE, write=options.write)
+    show_data_page(parser, TABLE, lambda options: page(options.data, options.runs))
 
 
 if __name__ == "__main__":

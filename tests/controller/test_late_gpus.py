@@ -10,7 +10,8 @@ import pytest
 
 from controller.errors import GpuError, GpuLostError, GpuNotSupportedError, LimitsLeftError
 from controller.gpu.intake import GpuIntake
-from controller.gpu.journal import Journal, JournalEntry, copy_path_of
+from controller.gpu.journal.entry import JournalEntry
+from controller.gpu.journal.storage import Journal, copy_path_of
 from controller.gpu.node_lock import NodeLock, lock_holders
 from controller.gpu.read_back import restore_all
 from controller.ports import UNLISTED, Gpu

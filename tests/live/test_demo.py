@@ -14,7 +14,7 @@ from rich.console import Console
 from controller.demo.day.demo import DemoOptions, main_demo, run_demo
 from controller.demo.runner import DemoError
 from controller.errors import ConfigError
-from controller.gpu.journal import Journal
+from controller.gpu.journal.storage import Journal
 
 pytestmark = pytest.mark.live
 

@@ -21,6 +21,7 @@ from publishers.training.iterations.published_loader import PublishedIterable, P
 from publishers.training.paho_client import PahoConnection
 from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
 from tests.live.subscriber import Subscriber, listening
+from tests.publishers.training.fake_connection import worker_of
 
 pytestmark = pytest.mark.live
 
@@ -157,7 +158,7 @@ def test_the_publisher_connects_with_password_and_tls(secure_broker: SecureMosqu
         username=secure_broker.username,
         password=secure_broker.password,
     ) as publisher:
-        wait_until(lambda: publisher._worker and publisher._worker._connections == 1)
+        wait_until(lambda: worker_of(publisher)._connections == 1)
         list(PublishedSized(range(100), publisher))
         publisher.metric(0.5)
     assert (

@@ -19,6 +19,7 @@ from publishers.training.paho_client import PahoConnection
 from tests.fakes import USER
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.trial_service import SIZES, answer, publisher_at, serving
+from tests.publishers.training.fake_connection import worker_of
 
 pytestmark = pytest.mark.live
 AMQTT = """
@@ -173,7 +174,7 @@ def test_without_a_service_the_default_is_used_after_the_timeout(
 ) -> None:
     with serving(broker.port, lambda _: []) as service:
         with publisher_at(broker.url) as publisher:
-            wait_until(lambda: publisher._worker and publisher._worker._connections)
+            wait_until(lambda: worker_of(publisher)._connections)
             begin_s = time.monotonic()
             assert publisher.batch_size(SIZES, default=32, timeout_s=4.5) == 32
             waited_s = time.monotonic() - begin_s
@@ -185,8 +186,7 @@ def test_without_a_service_the_default_is_used_after_the_timeout(
 def test_a_service_that_starts_late_is_asked(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
         asked = asking(publisher)
-        assert publisher._worker is not None
-        wait_until(lambda: publisher._worker and publisher._worker._connections)
+        wait_until(lambda: worker_of(publisher)._connections)
         with serving(broker.port):
             asked.join(40.0)
         assert publisher.trial is not None
@@ -212,7 +212,7 @@ def test_a_restarted_broker_gets_the_request_again_at_once(broker: Mosquitto, ca
 
 def test_a_broker_that_dies_costs_no_more_than_the_timeout(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._worker and publisher._worker._connections)
+        wait_until(lambda: worker_of(publisher)._connections)
         broker.kill()
         begin_s = time.monotonic()
         assert publisher.batch_size(SIZES, default=32, timeout_s=1.0) == 32
@@ -227,7 +227,7 @@ def test_a_broker_that_starts_just_after_the_training_is_found(
     )  # that moment; a second is soon over
     broker.kill()
     with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._worker and publisher._worker._never_connected)
+        wait_until(lambda: worker_of(publisher)._never_connected)
         asked = asking(publisher)
         broker.start()
         with serving(broker.port):

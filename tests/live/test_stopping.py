@@ -11,7 +11,8 @@ from subprocess import Popen
 
 import pytest
 
-from controller.gpu.journal import Journal, JournalEntry
+from controller.gpu.journal.entry import JournalEntry
+from controller.gpu.journal.storage import Journal
 from tests.live.conftest import Mosquitto, free_port, wait_until
 from tests.live.node import LiveNode, ended, fixture, wait_for
 from tests.live.nvml_stub.machine import StubMachine

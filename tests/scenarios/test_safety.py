@@ -12,7 +12,7 @@ import pytest
 
 from controller.app import run_controller
 from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, LimitsLeftError, NodeLockedError
-from controller.gpu.journal import FILE_NAME, Journal, copy_path_of
+from controller.gpu.journal.storage import FILE_NAME, Journal, copy_path_of
 from controller.gpu.node_lock import NodeLock
 from controller.ports import LiveLimit, Sample
 from publishers.messages.codec import decode
@@ -333,7 +333,7 @@ async def test_where_the_state_directory_cannot_be_written_a_start_restores_and_
         leave_behind(tmp_path)
     gpu.set_externally(left_w)
     content = (tmp_path / "killed" / FILE_NAME).read_bytes()
-    monkeypatch.setattr("controller.gpu.journal.replace_file", read_only)
+    monkeypatch.setattr("controller.gpu.journal.storage.replace_file", read_only)
     after = Site(tmp_path / "killed", [gpu])
     for limit_w in (left_w, PRIOR_W, 222.0):  # left by the kill; restored, but still in the journal; somebody else's
         gpu.set_externally(limit_w)

@@ -18,24 +18,16 @@ from zlib import crc32
 
 import numpy as np
 
-from controller.accounting.ranks import RunIdentity
-from controller.app import SAMPLES_PER_WINDOW
 from controller.clock import NS_PER_S
 from controller.config import Config, EnergyConfig, NodeConfig, PlanConfig, SignalConfig
-from controller.control.profile_store import ProfileStore
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
+from controller.demo.live_run.controller import SimulatedController, simulated_controller
 from controller.demo.live_run.grid import replayed_source
-from controller.demo.live_run.job import BOOT_ID, SimulatedJob
-from controller.demo.live_run.limiter import SimulatedLimiter
-from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.demo.live_run.job import SimulatedJob
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
-from controller.history.run_history import RunHistory
-from controller.runs.checkpoint import RunCheckpoints
-from controller.runs.run import TrainingRun
-from controller.signal.feed import SignalFeed
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
 from policies.replay.power_limit.evaluation import PolicyName
@@ -44,7 +36,7 @@ from policies.replay.power_limit.simulation import RunResult
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import SignalKind
 from policies.vocabulary.units import HOUR_S, energy_kwh
-from publishers.messages.topics import RunKey, Topics
+from publishers.messages.topics import RunKey
 
 STEP_NS: Final = 30 * NS_PER_S
 """How far time goes at once while a plan holds [ns]."""
@@ -112,23 +104,6 @@ class LiveRunPlayer:
             pue=self.pue,
         )
         return play_run(scenario, spec, live)
-
-
-class NullBus:
-    """A bus that nobody listens to."""
-
-    connected = True
-    last_error = None
-    quotas = None
-
-    def subscribe(self, topic_filter: str, handler: object, *, qos: int = 0) -> None:
-        """Hear nothing."""
-
-    def unsubscribe(self, topic_filter: str, handler: object) -> None:
-        """Hear nothing any more."""
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
-        """Drop a message."""
 
 
 class _Machine(NamedTuple):
@@ -224,83 +199,29 @@ async def _played(machine: _Machine, spec: RunSpec, live: LiveRun) -> int:
 async def _control(machine: _Machine, *, until_ns: int | None) -> None:
     """Run a controller until a moment [ns], or until all work is done; at the end the prior limit is back."""
     gpu, job, clock, config, source = machine
-    feed = SignalFeed([source], kind=config.signal.kind, clock=clock, period_s=config.signal.period_s)
-    await feed.refresh()
-    limiter = SimulatedLimiter(gpu, clock=clock)
-    tick_s = config.profiler.window_s / SAMPLES_PER_WINDOW
-    meter = GpuEnergyMeter(
-        gpu,
-        clock=clock,
-        sample_period_s=tick_s,
-        publish_period_s=config.energy.period_s,
-        signal=feed,
-        limiter=limiter,
-        publish=lambda _: None,
-    )
-    with _run_of(machine, feed) as run:
-        run.add_gpu(limiter, meter)
-        run.on_status(0, job.status)
-        async with asyncio.TaskGroup() as tasks:
-            working = [
-                tasks.create_task(meter.run(), name="meter"),
-                tasks.create_task(run.run(tick_s=tick_s), name="run"),
-            ]
-            await _go(machine, _Controller(run, limiter, feed, round(tick_s * NS_PER_S)), until_ns=until_ns)
-            for task in working:
-                task.cancel()
-    limiter.release(reason="controller_stopped", detail="the controller stops")
+    async with simulated_controller(gpu, source, key=RUN, config=config, clock=clock) as controller:
+        controller.run.on_status(0, job.status)
+        await _go(machine, controller, until_ns=until_ns)
+    controller.limiter.release(reason="controller_stopped", detail="the controller stops")
 
 
-@contextmanager
-def _run_of(machine: _Machine, feed: SignalFeed) -> Iterator[TrainingRun]:
-    """Yield the run of a controller that has just started."""
-    config, clock = machine.config, machine.clock
-    folder = Path(config.node.state_dir)
-    with (
-        RunCheckpoints(folder, boot_id=BOOT_ID, clock=clock) as checkpoints,
-        ProfileStore(folder) as store,
-        RunHistory(folder) as history,
-    ):
-        yield TrainingRun(
-            RunIdentity(user=RUN.user, job=RUN.job, run=RUN.run, node=config.node.name),
-            config=config,
-            clock=clock,
-            signal=feed,
-            store=store,
-            history=history,
-            checkpoints=checkpoints,
-            bus=NullBus(),
-            topics=Topics(),
-            on_release=lambda _: None,
-            tell=lambda _code, _detail: None,
-        )
+def _step_ns(controller: SimulatedController, now_ns: int) -> int:
+    """Return how far time may go at once [ns]."""
+    requested = controller.run.gpus.requested
+    if requested is None or requested.reason in SWEEP:
+        return controller.tick_ns
+    if requested.reason in REFINEMENT or now_ns - controller.limiter.state.since_ns < SETTLED_NS:
+        return SHORT_STEP_NS
+    return STEP_NS - now_ns % STEP_NS
 
 
-class _Controller(NamedTuple):
-    """What of a controller the passing of time depends on."""
-
-    run: TrainingRun
-    limiter: SimulatedLimiter
-    feed: SignalFeed
-    tick_ns: int
-
-    def step_ns(self, now_ns: int) -> int:
-        """Return how far time may go at once [ns]."""
-        requested = self.run.gpus.requested
-        if requested is None or requested.reason in SWEEP:
-            return self.tick_ns
-        if requested.reason in REFINEMENT or now_ns - self.limiter.state.since_ns < SETTLED_NS:
-            return SHORT_STEP_NS
-        return STEP_NS - now_ns % STEP_NS
-
-
-async def _go(machine: _Machine, controller: _Controller | None, *, until_ns: int | None) -> None:
+async def _go(machine: _Machine, controller: SimulatedController | None, *, until_ns: int | None) -> None:
     """Let time pass until a moment [ns], or until all work is done."""
     job, clock, config = machine.job, machine.clock, machine.config
     poll_ns, heartbeat_ns = round(config.signal.period_s * NS_PER_S), round(job.status.heartbeat_s * NS_PER_S)
     now_ns = clock.monotonic_ns()
     while (finish_ns := job.finishes_ns(now_ns)) > now_ns and (until_ns is None or now_ns < until_ns):
-        before_ns, step_ns = now_ns, STEP_NS if controller is None else controller.step_ns(now_ns)
+        before_ns, step_ns = now_ns, STEP_NS if controller is None else _step_ns(controller, now_ns)
         now_ns = min(before_ns + step_ns, finish_ns if until_ns is None else min(until_ns, finish_ns))
         message = job.tell(now_ns)
         await clock.step_to(now_ns)

@@ -1,11 +1,10 @@
 """The buffer between the training loop and the worker's thread: iteration times in bounded memory, with losses counted.
 
-The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else. A mark below
-`BREAK` is the number of a step that is waited for; its time comes from another thread.
+The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else.
 
 Lists are never swapped under the loop, which would lose appends: only the loop itself begins a new chunk, after about
 `CHUNK` marks. Each chunk knows the number of its first iteration, so a chunk that a full buffer has dropped shows as a
-gap in the numbers. There are no locks: one thread (the loop) writes, one (the worker's) reads.
+gap in the numbers. There are no locks: one thread (the loop) writes, one (the worker's) reads (`chunk_reader.py`).
 
 What tells the end of an iteration is one of five ways (`CountedBy`), the best that was seen. Only where nothing else
 tells, the passes over a data loader do (`loader`): their requests are the marks. Else an iteration is an optimizer
@@ -15,11 +14,13 @@ a pause, and where pauses can be. While steps may still come (`awaits_steps`) re
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
 from itertools import repeat, starmap
 from typing import Final
 
 from publishers.messages.training import CountedBy
-from publishers.training.iterations.chunk import BREAK, Chunk, Segment, append_segment, n_iterations, unbroken
+from publishers.training.iterations.chunk import BREAK, Chunk, n_iterations
+from publishers.training.iterations.chunk_reader import AwaitedSteps, ChunkReader
 from publishers.training.iterations.open_pass import OpenPass, TimeLog
 from publishers.training.pausing.gate import IterationGate
 
@@ -39,6 +40,19 @@ _MAX_MARKS: Final = 2 * CHUNK
 """Marks after which a pause begins a new chunk; a pass, whose chunk is its own, stays below."""
 
 
+class _Steps(Enum):
+    """What is expected of an optimizer's steps."""
+
+    UNKNOWN = auto()
+    """Nothing, or they have come."""
+    AWAITED = auto()
+    """Until the first one, or until none comes, passes over loaders count nothing."""
+    MISSED = auto()
+    """None came: passes over loaders count, until one does."""
+    IGNORED = auto()
+    """Those that came have stopped, unseen: passes over loaders count, for good."""
+
+
 class Recorder:
     """Records marks of time; the loop appends to `chunk.marks` itself, since a call would cost more than the rest."""
 
@@ -52,26 +66,22 @@ class Recorder:
         self.is_stepping = False  # the same of an optimizer's mark
         self.disarm: Callable[[], None] = nothing  # called before marks may no longer be appended to the present chunk
         self._is_running = False
-        self.awaits_steps = False
+        self._expected = _Steps.UNKNOWN
         self.steps_are_captured = False  # in a CUDA graph, whose replays nobody sees
         self.is_closed = False
         self.begin_next_run: Callable[[], object] = nothing  # ends this recorder's run; false: it goes on
         self.wrapped_at = 0  # how many iterations had ended when a loader was wrapped last
         self._paused_at: int | None = None  # how many iterations had ended when the training told of a pause
-        self._ignores_steps = self._has_fallen_back = False
         self.passes: list[OpenPass] = []
         self.logs: deque[TimeLog] = deque(maxlen=MAX_LOGS)
-        self._n_awaited = self._n_awaited_ended = self._awaited_last_ns = 0
-        self._awaited_ends_ns: deque[tuple[int, int]] = deque(maxlen=2 * MAX_BUFFERED)
+        self._awaited = AwaitedSteps(2 * MAX_BUFFERED)
         self._n_logs = 0
         self._last_ns = 0  # the last mark before the present chunk
         self._since_ns: int | None = None  # when the first iteration began, where no loader tells
         self._chunks = deque([self.chunk])
         self._epoch_first = 0
         self._first_epoch = 0
-        self._head: Chunk | None = None
-        self._position = 0
-        self._next = 0
+        self.drain = ChunkReader(self._chunks, self._awaited).drain  # for the worker's thread alone
 
     @property
     def counted_by(self) -> CountedBy:
@@ -81,7 +91,12 @@ class Recorder:
     @property
     def counts_passes(self) -> bool:
         """Return whether the passes over loaders tell the iterations."""
-        return self.chunk.counted_by == "loader" and not self.awaits_steps
+        return self.chunk.counted_by == "loader" and self._expected is not _Steps.AWAITED
+
+    @property
+    def awaits_steps(self) -> bool:
+        """Return whether an optimizer's steps may still come, and none has: passes over loaders count nothing."""
+        return self._expected is _Steps.AWAITED
 
     def set_gate(self, gate: IterationGate) -> None:
         """Let each iteration end at a gate: no mark may just be appended any more."""
@@ -90,8 +105,8 @@ class Recorder:
 
     def await_steps(self) -> None:
         """Expect an optimizer's steps: until the first one, or until none comes, passes over loaders count nothing."""
-        if self.counted_by == "loader" and not (self.awaits_steps or self._has_fallen_back or self.n_ended):
-            self.awaits_steps = True
+        if self.counted_by == "loader" and self._expected is _Steps.UNKNOWN and not self.n_ended:
+            self._expected = _Steps.AWAITED
             self._since_ns = self.clock_ns()
 
     def close(self) -> None:
@@ -104,17 +119,17 @@ class Recorder:
         marks, present = self.chunk.marks, self.chunk.counted_by
         if way == present:
             return True
-        if _RANKS[way] < _RANKS[present] or (way == "optimizer" and self._ignores_steps):
+        if _RANKS[way] < _RANKS[present] or (way == "optimizer" and self._expected is _Steps.IGNORED):
             return False
-        self.awaits_steps = False
+        if self._expected is _Steps.AWAITED:
+            self._expected = _Steps.UNKNOWN
         self._hold()
         self._open([marks[-1]] if marks and marks[-1] >= 0 else []).counted_by = way
         return True
 
     def fall_back(self) -> None:
         """Count by the passes over loaders from now on, since no steps come."""
-        self._ignores_steps, self._has_fallen_back = not self.awaits_steps, True
-        self.awaits_steps = False
+        self._expected = _Steps.MISSED if self._expected is _Steps.AWAITED else _Steps.IGNORED
         self._interrupt()
         self._open([]).counted_by = "loader"
 
@@ -151,17 +166,16 @@ class Recorder:
                 self.mark(BREAK - number)
             else:
                 self.add_step("waiter", BREAK - number)
-            self._n_awaited = number
+            self._awaited.n_marked = number
 
     def end_awaited_step(self, number: int) -> None:
         """End a step now; for the one thread that waits for them."""
-        self._awaited_ends_ns.append((number, self.clock_ns()))
-        self._n_awaited_ended = number
+        self._awaited.end(number, self.clock_ns())
 
     @property
     def is_awaiting(self) -> bool:
         """Return whether steps were recorded that have not ended."""
-        return self._n_awaited > self._n_awaited_ended
+        return self._awaited.is_pending
 
     def tell_step(self, way: CountedBy) -> None:
         """Record the end of a step that the training tells of, and wait where it is to wait."""
@@ -366,49 +380,6 @@ class Recorder:
         if 2 * (now_ns - marks[-1]) >= before_ns:
             marks.append(now_ns)
 
-    def drain(self, max_segments: int) -> list[Segment]:
-        """Return what was recorded since the last call, oldest first; about `max_segments` at most.
-
-        Only the worker's thread may call it. What was dropped shows as a gap in the numbers.
-        """
-        segments: list[Segment] = []
-        while len(segments) < max_segments and (head := self._next_head()) is not None:
-            written, length = len(head.marks), head.length  # in this order: what is written later may not count
-            if length is not None:
-                written = length
-            previous = head.marks[self._position - 1] if self._position else BREAK
-            marks = head.marks[self._position : written]
-            if head.counted_by == "waiter":
-                previous, marks = self._awaited(previous, marks)
-                length = length if self._position + len(marks) == written else None
-                written = self._position + len(marks)
-            for begin_ns, ends_ns in unbroken(marks, previous):
-                append_segment(segments, Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by))
-                self._next += len(ends_ns)
-            self._position = written
-            if length is None:
-                break  # the present chunk, read as far as it was written
-        return segments
-
-    def _awaited(self, previous: int, marks: list[int]) -> tuple[int, list[int]]:
-        """Return a mark, and those after it as far as they have ended, with times for numbers; none goes backwards."""
-        times_ns: list[int] = []
-        for mark in (previous, *marks):
-            time_ns = mark if mark >= BREAK else self._awaited_end_ns(BREAK - mark)
-            if time_ns is None:
-                break
-            if time_ns != BREAK:
-                self._awaited_last_ns = time_ns = max(time_ns, self._awaited_last_ns)
-            times_ns.append(time_ns)
-        return (times_ns[0], times_ns[1:]) if times_ns else (previous, [])
-
-    def _awaited_end_ns(self, number: int) -> int | None:
-        """Return when a step has ended; where that was dropped, when the next one had; None: it has not."""
-        ends_ns = self._awaited_ends_ns
-        while ends_ns and ends_ns[0][0] < number:
-            ends_ns.popleft()
-        return ends_ns[0][1] if ends_ns else None
-
     def _open(self, marks: list[int], *, before_ns: int = 0) -> Chunk:
         self._disarm()
         old = self.chunk
@@ -426,18 +397,6 @@ class Recorder:
         self.chunk = Chunk(first=first, epoch=old.epoch, marks=marks, counted_by=old.counted_by, before_ns=before_ns)
         self._chunks.append(self.chunk)
         return self.chunk
-
-    def _next_head(self) -> Chunk | None:
-        """Return the chunk to read from: the present one, or the next where it is read to its end."""
-        head = self._head
-        if head is None or head.length == self._position:
-            try:
-                self._head = head = self._chunks.popleft()
-            except IndexError:
-                return None
-            self._position = 0
-            self._next = head.first
-        return head
 
 
 def nothing() -> None:

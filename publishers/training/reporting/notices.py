@@ -9,7 +9,8 @@ from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.connection import Connection
 from publishers.shared.printable import printable
-from publishers.training.settings import Settings, has_loaded_cuda
+from publishers.training.run.visible_gpus import has_loaded_cuda
+from publishers.training.settings import Settings
 
 UNHEARD_AFTER_S: Final = 60.0
 MAPS: Final = Path("/proc/self/maps")

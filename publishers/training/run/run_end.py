@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from publishers.training.frameworks.bootstrap.sitecustomize import RUN, note
 from publishers.training.run.launchers import is_child
+from publishers.training.run.no_worker import NoWorker
 from publishers.training.settings import Settings
 from publishers.training.trial.batch_timing import is_out_of_device_memory
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
@@ -94,7 +95,7 @@ def _error_since(last_error_id: int) -> BaseException | None:
     return last if id(last) != last_error_id else None
 
 
-def end_run(worker: PublisherWorker, error: BaseException | None, *, wakes: bool = True) -> None:
+def end_run(worker: PublisherWorker | NoWorker, error: BaseException | None, *, wakes: bool = True) -> None:
     """Publish how a run has ended, with this exception (None: without one); does not wait.
 
     An exception breaks a training off: like one that is killed it is `lost`, and is no result for its batch size. It is

@@ -24,7 +24,8 @@ from controller.errors import (
     LimitsLeftError,
     NodeLockedError,
 )
-from controller.gpu.journal import Journal, JournalEntry
+from controller.gpu.journal.entry import JournalEntry
+from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import NodeLock
 from policies.service.errors import RequestError, StoreVersionError
 from publishers.mqtt.embedded_broker import BrokerError

@@ -11,7 +11,8 @@ from controller.cli.main import main
 from controller.cli.restore import forget, restore
 from controller.config import Config, NodeConfig
 from controller.errors import BackendError, ConfigError, DriverUnavailableError, JournalError, NodeLockedError
-from controller.gpu.journal import Journal, JournalEntry, copy_path_of
+from controller.gpu.journal.entry import JournalEntry
+from controller.gpu.journal.storage import Journal, copy_path_of
 from controller.gpu.node_lock import NodeLock
 from tests.controller.cli.test_main import FailingBackend, arguments
 from tests.fakes import FakeBackend, FakeGpu

@@ -6,17 +6,21 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuLostError, GpuPermissionError
-from controller.gpu.journal import Journal, JournalEntry
+from controller.gpu.journal.storage import Journal
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.ports import Hold, LimitState, Target
 from publishers.messages.reports import LimitChange
 from publishers.shared.files.atomic_file import replace_file
 from tests.fakes import FakeGpu
+
+if TYPE_CHECKING:
+    from controller.gpu.journal.entry import JournalEntry
 
 PRIOR_W = 280.0
 SOON_S = 1.5
@@ -131,7 +135,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         replace_file(path, content, is_durable=is_durable)
 
-    monkeypatch.setattr("controller.gpu.journal.replace_file", replace_on_disk)
+    monkeypatch.setattr("controller.gpu.journal.storage.replace_file", replace_on_disk)
 
 
 async def hours(count: float) -> None:

@@ -14,16 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import JournalError
-from controller.gpu.journal import (
-    FILE_NAME,
-    MAX_WRITTEN,
-    PROBE_PERIOD_S,
-    Journal,
-    JournalEntry,
-    copy_path_of,
-    decode_journal,
-    encode_journal,
-)
+from controller.gpu.journal.entry import MAX_WRITTEN, JournalEntry
+from controller.gpu.journal.format import decode_journal, encode_journal
+from controller.gpu.journal.storage import FILE_NAME, PROBE_PERIOD_S, Journal, copy_path_of
 from tests.controller.gpu.limiter_bench import break_disk, fill_disk
 
 ENTRY = JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(280.0, 200.0), written_at_s=1_700_000_000.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.config import GpuConfig
-from controller.gpu.journal import Journal
+from controller.gpu.journal.storage import Journal
 from controller.gpu.power_limiter import LOG_PERIOD_S
 from controller.gpu.read_back import restore_prior_limit
 from controller.ports import Hold, LimitRange

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import GpuError, GpuNotSupportedError, GpuSuspectError
-from controller.gpu.journal import Journal
+from controller.gpu.journal.storage import Journal
 from controller.gpu.power_limiter import RECONCILE_S, STOP_TIMEOUT_S
 from controller.ports import Hold, LiveLimit
 from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, break_disk, forbidden, hours, lost
@@ -106,7 +106,7 @@ async def test_a_journal_that_can_be_written_again_brings_the_limit_back(
     async with bench.running():
         await bench.request(200.0)
         with monkeypatch.context() as patch:
-            patch.setattr("controller.gpu.journal.replace_file", full)
+            patch.setattr("controller.gpu.journal.storage.replace_file", full)
             await bench.request(150.0)
             await asyncio.sleep(SOON_S)
             assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.OBSERVING, PRIOR_W)
@@ -125,7 +125,7 @@ async def test_a_disk_that_fails_while_a_limit_is_held_gives_it_back_within_two_
     bench = LimiterBench(tmp_path)
     async with bench.running():
         await bench.request(200.0)
-        monkeypatch.setattr("controller.gpu.journal.replace_file", full)
+        monkeypatch.setattr("controller.gpu.journal.storage.replace_file", full)
         await asyncio.sleep(100.0)
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.OBSERVING, PRIOR_W)
     assert bench.reasons == ["planned", "journal_failed"]
@@ -137,7 +137,7 @@ async def test_a_release_on_a_full_disk_is_done_and_says_what_stays_in_the_journ
     bench = LimiterBench(tmp_path)
     async with bench.running():
         await bench.request(200.0)
-        monkeypatch.setattr("controller.gpu.journal.replace_file", full)
+        monkeypatch.setattr("controller.gpu.journal.storage.replace_file", full)
         await bench.release()
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.FREE, PRIOR_W)
     assert await bench.limiter.stop() == "", "nothing is left to restore"

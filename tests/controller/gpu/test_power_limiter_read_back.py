@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.gpu.journal import Journal
+from controller.gpu.journal.storage import Journal
 from controller.gpu.power_limiter import MAX_IGNORED, RECONCILE_S
 from controller.gpu.read_back import LOOK_AGAIN_S
 from controller.ports import Hold

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from controller.errors import GpuError, GpuLostError
-from controller.gpu.journal import FILE_NAME, Journal, JournalEntry, entry_before_write
+from controller.gpu.journal.entry import JournalEntry, entry_before_write
+from controller.gpu.journal.storage import FILE_NAME, Journal
 from controller.gpu.read_back import (
     LOOK_AGAIN_S,
     MAX_REWRITES,

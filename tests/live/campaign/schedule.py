@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controller.gpu.journal import FILE_NAME, Journal
+from controller.gpu.journal.storage import FILE_NAME, Journal
 from tests.live.campaign.training import CampaignTraining
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until
 from tests.live.node import QUICK

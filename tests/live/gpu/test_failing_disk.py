@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.gpu.journal import FILE_NAME, Journal, copy_path_of
+from controller.gpu.journal.storage import FILE_NAME, Journal, copy_path_of
 from controller.gpu.run_dir import RUN_DIR
 from tests.live.conftest import Mosquitto
 from tests.live.node import LiveNode, ended, fixture, wait_for

@@ -22,6 +22,7 @@ from publishers.messages.training import (
 )
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.publish_iterations import publisher_of
+from publishers.training.worker import PublisherWorker
 
 TIMEOUT_S = 60.0
 TICK_NS = 1_000
@@ -185,6 +186,13 @@ def publisher_on(connection: FakeConnection, **changes: object) -> Publisher:
         "flush_s": 0.001,
     }
     return Publisher(**{**arguments, **changes}, connect=connection.connect)  # type: ignore[arg-type]  # by name
+
+
+def worker_of(publisher: Publisher) -> PublisherWorker:
+    """Return the worker of a publisher that is on."""
+    worker = publisher._worker
+    assert isinstance(worker, PublisherWorker)
+    return worker
 
 
 def lengths(messages: list[Iterations]) -> list[int]:

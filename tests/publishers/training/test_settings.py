@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers.training.settings import Settings, SettingsError, has_loaded_cuda, resolve, resolve_or_warn
-
-ON_THE_CPU = """\
-7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so
-7f3a20000000-7f3a20021000 r--p 00000000 08:01 1312 /usr/local/cuda/lib64/libcudart.so.12.4.127
-"""
-WITH_CUDA = "7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15\n"
-
+from publishers.training.settings import Settings, SettingsError, resolve, resolve_or_warn
 
 STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}
 
@@ -206,19 +199,6 @@ def test_publishing_can_be_switched_off_without_a_word(
 
 def test_a_status_says_in_which_pid_namespace_its_pid_counts() -> None:
     assert settings_in({}).status(started_at_s=0.0).pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
-
-
-def test_cuda_counts_as_loaded_if_its_driver_is_mapped_or_unknown(tmp_path: Path) -> None:
-    maps = tmp_path / "maps"
-    assert has_loaded_cuda(maps)
-    maps.write_text(ON_THE_CPU)
-    assert not has_loaded_cuda(maps)
-    maps.write_text(ON_THE_CPU + WITH_CUDA)
-    assert has_loaded_cuda(maps)
-
-
-def test_the_memory_map_of_this_process_has_no_cuda() -> None:
-    assert not has_loaded_cuda(Path("/proc/self/maps"))
 
 
 def test_a_url_may_hold_credentials_which_are_never_shown() -> None:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError, GpuLostError, GpuSuspectError
-from controller.gpu.journal import is_same_limit
+from controller.gpu.journal.entry import is_same_limit
 from controller.ports import LimitRange, LiveLimit, Sample
 from tests.fakes import LoopClock
 from tests.scenarios.site import POWER_RATIO, PRIOR_W

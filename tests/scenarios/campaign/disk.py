@@ -20,7 +20,7 @@ import async_solipsism
 import pytest
 
 from controller.gpu import node_lock
-from controller.gpu.journal import COPY_THREAD
+from controller.gpu.journal.storage import COPY_THREAD
 from publishers.shared.files.disk_thread import DaemonExecutor
 from publishers.shared.files.file_writer import FileWriter
 from publishers.shared.worker_thread import WorkerThreads

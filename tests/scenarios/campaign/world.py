@@ -17,7 +17,8 @@ import pytest
 from controller.app import run_controller
 from controller.cli import restore
 from controller.errors import ControllerError, GpuPermissionError, NodeLockedError
-from controller.gpu.journal import FILE_NAME, Journal, JournalEntry, copy_path_of, is_same_limit
+from controller.gpu.journal.entry import JournalEntry, is_same_limit
+from controller.gpu.journal.storage import FILE_NAME, Journal, copy_path_of
 from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.topics import Topics

@@ -20,6 +20,7 @@ from tests.publishers.training.fake_connection import (
     publisher_on,
     unused_broker,
     wait_until,
+    worker_of,
 )
 
 
@@ -315,10 +316,9 @@ def test_a_copy_in_another_process_iterates_and_publishes_nothing() -> None:
 @pytest.mark.parametrize(("given", "expected"), [(None, 32), (48, 48)])
 def test_the_batch_size_is_the_loaders_unless_given(given: int | None, expected: int) -> None:
     published = publish_iterations(Loader(1), job="own", rank=0, world_size=1, broker=unused_broker(), batch_size=given)
-    sender = publisher_of(published)._worker
+    worker = worker_of(publisher_of(published))
     publisher_of(published).close()
-    assert sender is not None
-    assert sender._status.batch_size == expected
+    assert worker._status.batch_size == expected
 
 
 class BadLoader(Loader):

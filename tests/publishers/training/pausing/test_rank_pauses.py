@@ -12,7 +12,7 @@ from publishers.messages.reports import Command
 from publishers.messages.training import RankStatus
 from publishers.shared.boot_id import read_boot_id
 from publishers.training.pausing.gate import IterationGate
-from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until, worker_of
 
 S = 1_000_000_000
 
@@ -45,10 +45,9 @@ class Training:
 
     @property
     def gate(self) -> IterationGate:
-        worker = self.publisher._worker
-        assert worker is not None
-        assert worker.commands.pauses is not None
-        return worker.commands.pauses.gate
+        pauses = worker_of(self.publisher).commands.pauses
+        assert pauses is not None
+        return pauses.gate
 
     def train(self, n: int = 1) -> None:
         """Let it end some iterations, and wait until it has."""

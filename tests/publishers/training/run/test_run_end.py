@@ -19,6 +19,7 @@ from tests.publishers.training.fake_connection import (
     answering,
     publisher_on,
     wait_until,
+    worker_of,
 )
 
 
@@ -301,8 +302,7 @@ def test_a_run_that_an_error_in_a_cell_has_broken_off_is_lost(next_one: str, mon
     monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
     connection = FakeConnection()
     publisher = publisher_on(connection)
-    former = publisher._worker
-    assert former is not None
+    former = worker_of(publisher)
     publisher.iteration()
     monkeypatch.setattr(sys, "last_value", ValueError("broken"), raising=False)
     if next_one == "the next training":

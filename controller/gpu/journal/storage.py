@@ -1,15 +1,6 @@
-"""The journal of prior power limits.
+"""How the journal is stored: on the disk before a GPU is written, so that every limit can be restored after SIGKILL.
 
-The journal is written before a GPU is, so that every limit can be restored even after SIGKILL. For each GPU that we
-hold it keeps its prior limit, and the limits that we may have left on it: the one in force and the one about
-to be written, because a kill can come between the two. Whose a live limit is, is judged by these (`read_back`). The
-file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
-
-Each line is a JSON object of its own, with a checksum, and counts only if what was read from it encodes to the very
-same bytes. So a damaged entry is never taken for another one, and keeps no other GPU from being restored.
-
-    {"version":2,"n_entries":1,"checksum":"…","number":17}
-    {"gpu":"GPU-…","entry":{"prior_power_limit_w":300.0,…},"checksum":"…"}
+The file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
 
 Restoring needs to read the journal only. A disk that is full, read-only or hangs is a `JournalError`: nothing is
 written to a GPU then, and what is in force is given back.
@@ -23,104 +14,28 @@ between.
 import asyncio
 import math
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
-
-import msgspec
-from msgspec import Struct
+from typing import Final
 
 from controller.errors import JournalError
+from controller.gpu.journal.entry import JournalEntry, uuid_fault
+from controller.gpu.journal.format import DecodedJournal, decode_journal, encode_journal
 from controller.gpu.run_dir import run_dir
 from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.files.private_dir import make_private_dir, open_private, unsafe_dir_fault
 
 FILE_NAME: Final = "journal.json"
-VERSION: Final = 2
-FIRST_VERSION: Final = 1
-"""One JSON object without checksums; still read."""
-MAX_WRITTEN: Final = 8
-MAX_POWER_LIMIT_W: Final = 10_000.0
 MAX_BYTES: Final = 1 << 20
-READBACK_TOLERANCE_W: Final = 0.5
-"""A limit that reads back within this of what was written is the same: drivers round to milliwatts, boards to 0.5 W."""
 PROBE_PERIOD_S: Final = 60.0
 """While a limit is held, the journal is proven to be writable this often."""
 NOTE_TIMEOUT_S: Final = 0.25
 COPY_THREAD: Final = "gridchase journal copy"
-_UUID: Final = re.compile(r"[A-Za-z0-9-]{1,96}")
 _UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
 _REPAIR: Final = "compare the limits with `nvidia-smi -q -d POWER`, set them by hand where needed, then remove the file"
-
-Content = TypeVar("Content")
-
-
-class JournalEntry(Struct, frozen=True, kw_only=True):
-    """A GPU that we hold: its prior limit, and the limits that we may have left on it [W].
-
-    Attributes:
-        prior_power_limit_w: what is to be restored.
-        written_power_limits_w: what is ours on the GPU, the newest last.
-        written_at_s: when it was written last [Unix s].
-        is_confirmed: whether the last write has been seen back; until then the board may have made anything of it.
-    """
-
-    prior_power_limit_w: float
-    written_power_limits_w: tuple[float, ...]
-    written_at_s: float
-    is_confirmed: bool = True
-
-    @property
-    def newest_power_limit_w(self) -> float:
-        """Return what was asked for last [W]."""
-        return self.written_power_limits_w[-1] if self.written_power_limits_w else self.prior_power_limit_w
-
-    def fault(self) -> str:
-        """Return what is wrong with the values; "" if they can be true."""
-        limits_w = (self.prior_power_limit_w, *self.written_power_limits_w)
-        if not all(0.0 < limit_w < MAX_POWER_LIMIT_W for limit_w in limits_w):
-            return f"a limit is not between 0 W and {MAX_POWER_LIMIT_W:g} W"
-        if len(self.written_power_limits_w) > MAX_WRITTEN:
-            return f"it has more than {MAX_WRITTEN} written limits"
-        return "" if math.isfinite(self.written_at_s) else "its time is not a number"
-
-
-class _Version(Struct, frozen=True, kw_only=True):
-    version: int
-
-
-class _FirstVersion(_Version, frozen=True, kw_only=True):
-    gpus: dict[str, JournalEntry]
-
-
-class _Header(_Version, frozen=True, kw_only=True, omit_defaults=True):
-    n_entries: int
-    checksum: str
-    number: int = 0
-
-
-class _Line(Struct, frozen=True, kw_only=True):
-    gpu: str
-    entry: JournalEntry
-    checksum: str = ""
-
-
-class DecodedJournal(NamedTuple):
-    """What is in the content of a journal.
-
-    Attributes:
-        entries: the sound entries, by UUID.
-        faults: what is wrong with the rest, a sentence each.
-        number: of the content, which rises with each change; 0 in journals of versions that did not count.
-    """
-
-    entries: dict[str, JournalEntry]
-    faults: list[str]
-    number: int = 0
 
 
 class Journal:
@@ -239,7 +154,7 @@ class Journal:
             JournalError: the disk refuses, or does not answer, or the entry could not be read again; the GPU must not
                 be written then.
         """
-        if fault := entry.fault() or _uuid_fault(gpu_uuid):
+        if fault := entry.fault() or uuid_fault(gpu_uuid):
             raise JournalError(f"{self.path}: the entry of {gpu_uuid} is not stored: {fault}")
         former = self.entries.get(gpu_uuid)
         self._set(gpu_uuid, entry)
@@ -354,129 +269,3 @@ def _read_private(path: Path) -> bytes:
     fd = open_private(path, os.O_RDONLY)
     with open(fd, "rb") as file:  # noqa: PTH123 — a descriptor, not a path
         return file.read(MAX_BYTES)
-
-
-def encode_journal(entries: Mapping[str, JournalEntry], number: int) -> bytes:
-    """Return the content of a journal with a number."""
-    lines = [_encode_line(uuid, entry) for uuid, entry in sorted(entries.items())]
-    return b"".join([_encode_header(lines, number), *lines])
-
-
-def decode_journal(content: bytes) -> DecodedJournal:
-    """Return the sound entries of a journal, and what is wrong with the rest.
-
-    Raises:
-        ValueError: it is of another version, or nothing in it can be understood.
-    """
-    version = _decode(content, _Version)
-    if version is not None and version.version == FIRST_VERSION:
-        return _decode_first_version(content)
-    lines = content.splitlines(keepends=True)
-    decoded = [_decode_line(line) for line in lines[1:]]
-    sound = [line for line in decoded if line is not None]
-    entries = {line.gpu: line.entry for line in sound}
-    header = _decode(lines[0], _Header) if lines else None
-    if header and lines[0] == _encode_header(lines[1:], header.number) and len(entries) == len(lines) - 1:
-        return DecodedJournal(entries, [], header.number)
-    if not entries:
-        other = _decode(lines[0], _Version) if lines else None
-        if other is not None and other.version != VERSION:
-            raise ValueError(f"version {other.version}: this gridchase reads versions {FIRST_VERSION} and {VERSION}")
-        raise ValueError("is damaged: no entry in it is sound")
-    gpus = ", ".join(sorted(entries))
-    return DecodedJournal(
-        entries, [f"is damaged; of its entries only those of {gpus} are sound, and the others were not touched"]
-    )
-
-
-def _decode_first_version(content: bytes) -> DecodedJournal:
-    file = _decode(content, _FirstVersion)
-    if file is None:
-        raise ValueError("is damaged: its entries cannot be understood")
-    faults = {uuid: entry.fault() or _uuid_fault(uuid) for uuid, entry in file.gpus.items()}
-    sound = {uuid: entry for uuid, entry in file.gpus.items() if not faults[uuid]}
-    damage = [
-        f"the entry of {uuid!a} is damaged ({fault}) and was not touched" for uuid, fault in faults.items() if fault
-    ]
-    if damage and not sound:
-        raise ValueError("; ".join(damage))
-    return DecodedJournal(sound, damage)
-
-
-def _encode_header(lines: list[bytes], number: int) -> bytes:
-    checked = [str(number).encode(), *lines] if number else lines
-    header = _Header(version=VERSION, n_entries=len(lines), checksum=_checksum(b"".join(checked)), number=number)
-    return msgspec.json.encode(header) + b"\n"
-
-
-def _encode_line(gpu_uuid: str, entry: JournalEntry) -> bytes:
-    whole = msgspec.convert(msgspec.to_builtins(entry), JournalEntry)  # 180 is written as 180.0, as it is read
-    line = _Line(gpu=gpu_uuid, entry=whole)
-    checksum = _checksum(msgspec.json.encode(line))
-    return msgspec.json.encode(msgspec.structs.replace(line, checksum=checksum)) + b"\n"
-
-
-def _decode_line(content: bytes) -> _Line | None:
-    """Return the entry in a line; None where a single bit of it cannot be trusted."""
-    line = _decode(content, _Line)
-    if line is None or line.entry.fault() or _uuid_fault(line.gpu) or content != _encode_line(line.gpu, line.entry):
-        return None
-    return line
-
-
-def _decode(content: bytes, kind: type[Content]) -> Content | None:
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: bytes that are not UTF-8
-        return None
-
-
-def _uuid_fault(gpu_uuid: str) -> str:
-    return "" if _UUID.fullmatch(gpu_uuid) else "that is not the UUID of a GPU"
-
-
-def _checksum(content: bytes) -> str:
-    return blake2b(content, digest_size=8).hexdigest()
-
-
-def entry_before_write(
-    former: JournalEntry | None,
-    *,
-    prior_power_limit_w: float,
-    live_power_limit_w: float,
-    asked_power_limit_w: float,
-    now_s: float,
-) -> JournalEntry:
-    """Return the entry to be on disk before a write: a kill may come before the write or after it.
-
-    Until a write is seen back, the ones before it may still be on their way: they are kept, too.
-    """
-    entry = JournalEntry(
-        prior_power_limit_w=prior_power_limit_w,
-        written_power_limits_w=former.written_power_limits_w if former and not former.is_confirmed else (),
-        written_at_s=now_s,
-        is_confirmed=False,
-    )
-    return with_written(with_written(entry, live_power_limit_w), asked_power_limit_w)
-
-
-def with_written(entry: JournalEntry, power_limit_w: float) -> JournalEntry:
-    """Return the entry with one more limit that we may have left; the newest is the last [W]."""
-    others_w = (limit_w for limit_w in entry.written_power_limits_w if not is_same_limit(limit_w, power_limit_w))
-    written_w = (*dict.fromkeys(others_w), power_limit_w)
-    return msgspec.structs.replace(entry, written_power_limits_w=written_w[-MAX_WRITTEN:])
-
-
-def unconfirmed_entry(entry: JournalEntry, asked_power_limit_w: float) -> JournalEntry:
-    """Return the entry while a write is under way, such as that of the prior limit."""
-    return msgspec.structs.replace(with_written(entry, asked_power_limit_w), is_confirmed=False)
-
-
-def confirmed_entry(entry: JournalEntry, live_power_limit_w: float) -> JournalEntry:
-    """Return the entry once a write is seen back: the live limit is all that we have left."""
-    return msgspec.structs.replace(entry, written_power_limits_w=(live_power_limit_w,), is_confirmed=True)
-
-
-def is_same_limit(one_w: float, other_w: float | None) -> bool:
-    """Return whether two power limits [W] differ only by the rounding of drivers and boards; None: is not known."""
-    return other_w is not None and abs(one_w - other_w) <= READBACK_TOLERANCE_W
