@@ -210,6 +210,12 @@ def test_a_job_is_called_like_its_script(line: str, job: str) -> None:
     assert is_name(job)
 
 
+def test_each_launch_has_an_id_of_its_own() -> None:
+    ids = [environment(["train.py"], {"GRIDCHASE_LAUNCH": "outer"}, {})["GRIDCHASE_LAUNCH"] for _ in range(2)]
+    assert len({"outer", *ids}) == 3
+    assert all(map(is_name, ids))
+
+
 def test_what_is_given_counts_more_than_the_environment() -> None:
     environ = {"GRIDCHASE_JOB": "mine", "GRIDCHASE_BROKER": "mqtt://a", "PYTHONPATH": "/here"}
     assert environment(["train.py"], environ, {})["GRIDCHASE_JOB"] == "mine"
