@@ -36,6 +36,10 @@ def record_pass(
         break
     else:
         return
+    if passes.is_elsewhere(source):
+        yield item
+        yield from iterator
+        return
     this = passes.open(source, asked_ns, on_training)
     try:
         yield item  # left here, it was a look at one batch: nothing is recorded

@@ -13,14 +13,18 @@ These do not count:
 
 Each of these may be wrong, as where a pass was left open for good: one counts when it has gone on for long, and nothing
 else was counted meanwhile.
+
+What a second thread trains while the first one is in a pass is no part of the run: its loader is not recorded, which a
+line says, and its steps do not count.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.open_pass import Source, TimeLog
-from publishers.training.iterations.optimizer_hook import gradients_are_off
+from publishers.training.iterations.optimizer_hook import gradients_are_off, set_recorded_here
 from publishers.training.iterations.recorder import CHUNK, Recorder
 from publishers.training.pausing.gate import IterationGate
 
@@ -59,6 +63,9 @@ class LoaderPasses:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.has_gradients = False
+        self._elsewhere: list[
+            tuple[Source, threading.Thread]
+        ] = []  # loaders that are not recorded while a thread lives
         self._stepless: list[LoaderPass] = []  # the last ones that ended without a step since the last iteration
         self._n_ended = 0
 
@@ -71,6 +78,23 @@ class LoaderPasses:
             on_training: called when it turns out to be a pass of the training.
         """
         return LoaderPass(self, source, asked_ns, on_training)
+
+    def is_elsewhere(self, source: Source) -> bool:
+        """Return whether another thread trains, so that a pass over this loader in this one is none of the run's."""
+        here, passes = threading.current_thread(), [one for one in self.recorder.passes if isinstance(one, LoaderPass)]
+        known = [thread for loader, thread in self._elsewhere if loader.is_same(source)]
+        training = known + [one.thread for one in passes if one.is_training and not one.is_over(source)]
+        other = next((thread for thread in training if thread is not here and thread.is_alive()), None)
+        set_recorded_here(self.recorder, is_recorded=other is None)
+        if other is None:
+            return False
+        if other not in known:
+            self._elsewhere = [*self._elsewhere[1 - _MAX_KEPT_PASSES :], (source, other)]
+        warn_once(
+            f"a loader in thread {here.name} is not published while thread {other.name} trains the same job: pass "
+            "another job= or run= in one of them, if both are trainings"
+        )
+        return True
 
     def take_over(self, former: "LoaderPasses") -> None:
         """Go on with the passes that are open, as if they had begun here: another run begins within them."""
@@ -131,6 +155,7 @@ class LoaderPass:
         has_gradients: whether PyTorch computed gradients when it asked for its second batch.
         n_idle: the batches it has asked for since the last iteration ended, about.
         n_ended: the iterations that had ended then.
+        thread: that goes through it.
     """
 
     def __init__(
@@ -143,6 +168,7 @@ class LoaderPass:
         self.chunk = recorder.chunk
         self.times = [recorder.clock_ns()]
         self.source = source
+        self.thread = threading.current_thread()
         self.n_idle = 1
         self.n_ended = recorder.n_ended
         self._n_read = 1  # of the times, as far as `n_idle` has them
