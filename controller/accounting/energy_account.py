@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from controller.accounting.iteration_log import IterationLog
+from controller.accounting.iteration_log import RankLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.clock import NS_PER_S, Clock
 from controller.ports import EnergyMeter, Sample, SignalSource
@@ -261,7 +261,7 @@ class EnergyAccount:
         self,
         known_ns: tuple[int, int],
         *,
-        logs: Sequence[IterationLog],
+        logs: Sequence[RankLog],
         meters: Mapping[str, EnergyMeter],
         tick_s: float,
         to_the_end: bool = False,
@@ -349,7 +349,7 @@ def _without_gpu(snapshot: AccountSnapshot, uuid: str) -> AccountSnapshot:
     return replace(snapshot, counters_j={gpu: at_j for gpu, at_j in snapshot.counters_j.items() if gpu != uuid})
 
 
-def _unmeasured_s(logs: Sequence[IterationLog], measured_from_ns: int) -> float:
+def _unmeasured_s(logs: Sequence[RankLog], measured_from_ns: int) -> float:
     """Return for how long the ranks iterated, all of them, before the first reading of the meters [s]."""
     begins_ns = [log.first_begin_ns for log in logs if log.first_begin_ns is not None]
     return max(measured_from_ns - max(begins_ns, default=measured_from_ns), 0) / NS_PER_S

@@ -8,6 +8,7 @@ dropped, the totals are kept.
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +99,75 @@ class Activity:
     n_iterations: float
     is_continuous: bool
     gaps_s: float
+
+
+class RankLog(Protocol):
+    """What is asked of the log of a rank, or of the ranks of a pool together; see `IterationLog`."""
+
+    @property
+    def begin_ns(self) -> int | None:
+        """Return when the oldest remembered iteration began [ns]."""
+        ...
+
+    @property
+    def first_begin_ns(self) -> int | None:
+        """Return when the first iteration of all began [ns]."""
+        ...
+
+    @property
+    def end_ns(self) -> int | None:
+        """Return until when the iterations are known [ns]."""
+        ...
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether there were iterations."""
+        ...
+
+    @property
+    def n_iterations(self) -> float:
+        """Return how many there were."""
+        ...
+
+    @property
+    def n_epochs(self) -> int:
+        """Return how many epochs were begun."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Return how many of them were observed."""
+        ...
+
+    @property
+    def running_s(self) -> float:
+        """Return the time of the iterations alone [s]."""
+        ...
+
+    @property
+    def n_unobserved(self) -> float:
+        """Return how many were done before they were observed."""
+        ...
+
+    def total_iterations(self, announced: int | None) -> float | None:
+        """Return how many there will be in all."""
+        ...
+
+    def is_paused(self, now_ns: int, *, after_s: float) -> bool:
+        """Return whether none has come for long."""
+        ...
+
+    def forget_before(self, time_ns: int) -> None:
+        """Forget what was counted up to a moment."""
+        ...
+
+    def activity(self, begin_ns: int, end_ns: int) -> Activity:
+        """Return what is known of the iterations between two moments."""
+        ...
+
+    def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:
+        """Return how long each took [s]; none where the rate does not follow from that."""
+        ...
 
 
 class IterationLog:

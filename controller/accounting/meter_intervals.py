@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.accounting.iteration_log import IterationLog
+from controller.accounting.iteration_log import RankLog
 from controller.clock import NS_PER_S
 from controller.ports import EnergyMeter, Sample
 
@@ -57,7 +57,7 @@ class MeterInterval:
 
 def meter_intervals(
     *,
-    logs: Sequence[IterationLog],
+    logs: Sequence[RankLog],
     meters: Sequence[EnergyMeter],
     since_ns: int,
     until_ns: int,
@@ -148,7 +148,7 @@ def _missed(
     ]
 
 
-def _interval(logs: Sequence[IterationLog], readings: Sequence[tuple[Sample, Sample]]) -> MeterInterval:
+def _interval(logs: Sequence[RankLog], readings: Sequence[tuple[Sample, Sample]]) -> MeterInterval:
     begin_ns, end_ns = (sample.time_ns for sample in readings[0])
     unmeasured_s = _unmeasured_s(readings)
     activities = [log.activity(begin_ns, end_ns) for log in logs]

@@ -1,13 +1,16 @@
 """The training processes of one run on this node: which process owns a rank, which have ended, which are silent."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from operator import attrgetter
 from typing import Literal
 
+import msgspec
+
 from controller.accounting.asked_pauses import AskedPauses
-from controller.accounting.iteration_log import IterationLog, IterationTotals
+from controller.accounting.iteration_log import Activity, IterationLog, IterationTotals, RankLog
 from controller.clock import NS_PER_S
 from policies.profiling.rhythm_track import RunRhythm, rhythm_of_run
 from publishers.messages.topics import RunKey
@@ -70,6 +73,117 @@ class Rank:
     ended_s: float = 0.0
 
 
+class PooledLog:
+    """The iterations of ranks that do not wait for each other, in one log: their rates add up.
+
+    A time in which one of them begins, pauses or ends is no time of one rate: nothing is continuous there.
+
+    Args:
+        ranks: the ranks, also those that have ended.
+    """
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._ranks = ranks
+
+    @property
+    def _live(self) -> list[IterationLog]:
+        return [rank.log for rank in self._ranks if rank.log.is_live]
+
+    @property
+    def _running(self) -> list[IterationLog]:
+        return [rank.log for rank in self._ranks if rank.log.is_live and not rank.ended]
+
+    @property
+    def begin_ns(self) -> int | None:
+        """Return when the oldest remembered iteration of any began [ns]."""
+        return min((log.begin_ns for log in self._live if log.begin_ns is not None), default=None)
+
+    @property
+    def first_begin_ns(self) -> int | None:
+        """Return when the first iteration of all began [ns]."""
+        return min((log.first_begin_ns for log in self._live if log.first_begin_ns is not None), default=None)
+
+    @property
+    def end_ns(self) -> int | None:
+        """Return until when the iterations of those that run are known; once all have ended, when the last did [ns]."""
+        running = [log.end_ns for log in self._running if log.end_ns is not None]
+        return min(running, default=None) or max((log.end_ns for log in self._live if log.end_ns), default=None)
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether any has iterated."""
+        return bool(self._live)
+
+    @property
+    def n_iterations(self) -> float:
+        """Return how many iterations there were in all."""
+        return sum(rank.log.n_iterations for rank in self._ranks)
+
+    @property
+    def n_unobserved(self) -> float:
+        """Return how many iterations were done before they were observed."""
+        return sum(rank.log.n_unobserved for rank in self._ranks)
+
+    @property
+    def _furthest(self) -> IterationLog:
+        return max((rank.log for rank in self._ranks), key=lambda log: (log.n_epochs, log.epochs))
+
+    @property
+    def n_epochs(self) -> int:
+        """Return the epochs that the furthest has begun."""
+        return self._furthest.n_epochs
+
+    @property
+    def epochs(self) -> int:
+        """Return the epochs of the furthest that were observed."""
+        return self._furthest.epochs
+
+    @property
+    def running_s(self) -> float:
+        """Return in what time that many iterations are done by those that run now [s]."""
+        counted = [log for log in self._running or self._live if log.n_iterations and log.running_s]
+        rate = sum(log.n_iterations / log.running_s for log in counted)
+        return self.n_iterations / rate if rate else 0.0
+
+    def total_iterations(self, announced: int | None) -> float | None:  # noqa: ARG002 — each announces its own
+        """Return how many iterations there will be in all, as far as each has announced it."""
+        totals = [
+            rank.log.n_iterations if rank.ended else rank.log.total_iterations(rank.status.total_iterations)
+            for rank in self._ranks
+        ]
+        known = [total for total in totals if total is not None]
+        return sum(known) if len(known) == len(totals) else None
+
+    def is_paused(self, now_ns: int, *, after_s: float) -> bool:
+        """Return whether none of them iterates."""
+        running = self._running
+        return bool(running) and all(log.is_paused(now_ns, after_s=after_s) for log in running)
+
+    def forget_before(self, time_ns: int) -> None:
+        """Forget the iterations that ended by a moment [ns]: they are counted."""
+        for log in self._live:
+            log.forget_before(time_ns)
+
+    def activity(self, begin_ns: int, end_ns: int) -> Activity:
+        """Return what all of them did between two moments, the gaps as a mean."""
+        there = [
+            log.activity(begin_ns, end_ns)
+            for log in self._live
+            if (log.begin_ns or 0) < end_ns and (log in self._running or (log.end_ns or 0) > begin_ns)
+        ]
+        if not there:
+            return Activity(n_iterations=0.0, is_continuous=False, gaps_s=(end_ns - begin_ns) / NS_PER_S)
+        return Activity(
+            n_iterations=sum(each.n_iterations for each in there),
+            is_continuous=all(each.is_continuous for each in there),
+            gaps_s=sum(each.gaps_s for each in there) / len(there),
+        )
+
+    def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:  # noqa: ARG002
+        """Return none: how long an iteration of one takes is not what the rate of all follows from."""
+        return ()
+
+
 class Ranks:
     """The ranks of one run on this node, by number.
 
@@ -83,7 +197,9 @@ class Ranks:
         status: the status of the lowest rank, for what all ranks share; set with the first rank.
         ending: how the ranks have ended, the worst way first; None while one is running.
         is_multi_node: whether the run has more ranks than those that are known here.
-        logs: the log of each running rank; of every rank if none is running.
+        logs: the log of each running rank; of every rank if none is running; one of all where they are a pool.
+        is_pool: whether the ranks were runs of their own at first: they do not wait for each other, and may come late.
+        n_running: how many of them run.
         is_resumed: whether a process that a former controller knew is still running, or another one goes on with what
             it did.
         is_restarted: whether another process goes on.
@@ -100,7 +216,9 @@ class Ranks:
         self.members: dict[int, Rank] = {}
         self.ending: End | None = None
         self.is_multi_node = False
-        self.logs: list[IterationLog] = []
+        self.logs: list[RankLog] = []
+        self.is_pool = False
+        self.n_running = 0
         self.is_resumed = self.is_restarted = False
         self._checkpoints = dict(checkpoints or {})
         self.rivals_s: dict[int, float] = {}
@@ -110,8 +228,8 @@ class Ranks:
         self._joined_s = 0.0
 
     @property
-    def slowest(self) -> IterationLog:
-        """Return the log of the rank with the fewest iterations."""
+    def slowest(self) -> RankLog:
+        """Return the log of the rank with the fewest iterations, or of all where they are a pool."""
         return min(self.logs, key=attrgetter("n_iterations"))
 
     @property
@@ -127,7 +245,15 @@ class Ranks:
     @property
     def rhythm(self) -> RunRhythm:
         """Return what is known of the rhythm of the ranks on this node."""
-        return rhythm_of_run(log.rhythm for log in self.logs)
+        running = [rank for rank in self.members.values() if self.ending or not rank.ended]
+        return rhythm_of_run(rank.log.rhythm for rank in running)
+
+    @property
+    def last(self) -> int | None:
+        """Return the rank of a pool that has ended last; None while one is running, and where it is no pool."""
+        if not self.is_pool or not self.ending:
+            return None
+        return max(self.members, key=lambda number: (self.members[number].ended_s, number))
 
     def on_status(self, number: int, status: RankStatus, *, now_s: float) -> bool:
         """Accept a rank's status; return whether it is of the process that owns this rank, and runs."""
@@ -151,6 +277,21 @@ class Ranks:
         self._update()
         self.asked_pauses.update(self.status.paused_since_ns, now_ns=round(now_s * NS_PER_S))
         return is_running
+
+    def adopt(self, rank: Rank, *, now_s: float) -> int:
+        """Take in the only rank of another run, whose iterations add to those of this one; return its number here."""
+        process = rank.status.pid, rank.status.started_at_s
+        known = (n for n, each in self._checkpoints.items() if (each.pid, each.started_at_s) == process)
+        number = next(known, None)
+        if number is None or number in self.members:
+            number = next(n for n in count(1) if n not in self.members and n not in self._checkpoints)
+        else:
+            rank.log = self._log_for(number, rank.status, now_s)
+        self.members[number] = rank
+        self.is_pool = True
+        self._joined_s = now_s
+        self._update()
+        return number
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: of another process, and all of this one's finished.
@@ -211,12 +352,17 @@ class Ranks:
     def _update(self) -> None:
         """Derive what follows from the members."""
         self.status = self.members[min(self.members)].status
-        self.is_multi_node = self.status.world_size > len(self.members)
+        self.is_multi_node = not self.is_pool and self.status.world_size > len(self.members)
         ends = {rank.ended for rank in self.members.values()}
         self.ending = (
             None if None in ends else "silent" if "silent" in ends else "lost" if "lost" in ends else "finished"
         )
-        self.logs = [rank.log for rank in self.members.values() if self.ending or not rank.ended]
+        running = [rank for rank in self.members.values() if self.ending or not rank.ended]
+        self.n_running = len(running)
+        self.logs = [rank.log for rank in running]
+        if self.is_pool:
+            self.logs = [PooledLog(list(self.members.values()))]
+            self.status = msgspec.structs.replace(self.status, world_size=len(running))
 
     def _log_for(self, number: int, status: RankStatus, now_s: float) -> IterationLog:
         """Return the log of a process, resumed where a former controller knew it, or another one with its rank."""

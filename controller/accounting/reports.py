@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from controller.accounting.iteration_log import IterationLog
+from controller.accounting.iteration_log import RankLog
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.clock import Clock
@@ -174,7 +174,7 @@ def profile_report(
 
 def energy_report(
     status: RankStatus,
-    logs: Sequence[IterationLog],
+    logs: Sequence[RankLog],
     totals: Mapping[str, float | None],
     *,
     state: Literal["running", "finished", "lost", "silent"],
@@ -332,7 +332,7 @@ def _mean_power_limit_w(*parts: RunEnergy) -> float | None:
     return sum(part.n_gpus * (part.power_limit_w or 0.0) for part in parts) / n_gpus
 
 
-def _n_epochs(log: IterationLog) -> tuple[int, int]:
+def _n_epochs(log: RankLog) -> tuple[int, int]:
     return log.n_epochs, log.epochs
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from controller.accounting.energy_account import EnergyAccount
-from controller.accounting.iteration_log import IterationLog
+from controller.accounting.iteration_log import RankLog
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
@@ -228,7 +228,7 @@ class RunLeader:
             n_gpus=len(self._gpus.uuids),
         )
 
-    def _plan_inputs(self, now_s: float, slowest: IterationLog) -> PlanInputs:
+    def _plan_inputs(self, now_s: float, slowest: RankLog) -> PlanInputs:
         status = self._ranks.status
         return PlanInputs(
             now_s=now_s,

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.ranks import Ranks, RunIdentity
@@ -95,6 +97,8 @@ class RunRecord:
             saving=self._saving.latest,
         )
         whole = self._reporter.whole(part)
+        if final and whole is not None:
+            whole = msgspec.structs.replace(whole, last_rank=self._ranks.last)
         if final and whole is not None and state != "running":
             try:
                 whole = self._remember(whole, state)

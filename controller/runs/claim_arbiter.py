@@ -37,6 +37,7 @@ Grant = Callable[[RunKey, Gpu], None]
 Refuse = Callable[[RunKey, int, ClaimRejection], None]
 Hear = Callable[[RunKey, int], None]
 Withdraw = Callable[[RunKey, str, str], None]
+Join = Callable[[RunKey, RunKey], bool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,11 +60,15 @@ class _RankClaim:
 
 @dataclass(slots=True)
 class _RunClaims:
-    """What the ranks of a run claim, by rank, which refusals it was told, and which GPUs it was last not seen on."""
+    """What the ranks of a run claim, by rank, which refusals it was told, and which GPUs it was last not seen on.
+
+    `marks` are what the processes bear that were joined to it.
+    """
 
     ranks: dict[int, _RankClaim] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    marks: set[str] = field(default_factory=set)
 
 
 class ClaimArbiter:
@@ -80,6 +85,8 @@ class ClaimArbiter:
         withdraw: takes a GPU from a run, and says why.
         refuse: is called once for each reason for which a rank of a run does not get its GPUs.
         hear: is called with each process that is heard for the first time.
+        join: makes the only rank of a run one of the run whose GPU it shares, where both are of one launch; returns
+            whether it is so.
 
     Attributes:
         claims: which run owns which GPU.
@@ -98,6 +105,7 @@ class ClaimArbiter:
         withdraw: Withdraw,
         refuse: Refuse,
         hear: Hear,
+        join: Join,
     ) -> None:
         self.claims = GpuClaims()
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
@@ -107,6 +115,7 @@ class ClaimArbiter:
         self._knows_users = authenticates_users
         self._clock = clock
         self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, hear
+        self._join = join
         self._boards: dict[str, BoardProcesses | None] = {}
         """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
         self._claims: dict[RunKey, _RunClaims] = {}
@@ -195,7 +204,8 @@ class ClaimArbiter:
     async def _settle_all(self, uuid: str) -> None:
         """Settle the claims that may be on a GPU, the oldest run first."""
         n_settled = 0
-        for key in list(self._claims):
+        # What a former controller has left comes first: what is joined is a part of it again.
+        for key in sorted(self._claims, key=lambda each: not self._runs[each].ranks.is_resumed):
             # Whoever may take any name on the bus proves nothing by the name of an account.
             uid = await self._processes.uid_of(key.user) if self._knows_users else None
             of_run = self._claims.get(key)
@@ -223,7 +233,7 @@ class ClaimArbiter:
             for number, rank in members.items()
             if number in of_run.ranks
         }
-        claimant = Claimant(mark=run_mark(key), processes=frozenset(named.values()), uid=uid)
+        claimant = Claimant(marks={run_mark(key), *of_run.marks}, processes=frozenset(named.values()), uid=uid)
         verdicts, known = judge(claimant, self._boards)
         for number, process in named.items():
             of_run.ranks[number].tenant = process.tenant or known.get(process)
@@ -292,12 +302,22 @@ class ClaimArbiter:
                 detail = f"{why_unseen}; energy is measured, and no limit set, unless the operator sets gpu.trust_bus"
                 refusal = ClaimRejection(code="claim_unproven", detail=detail)
             claim.uuids = frozenset(gpu.uuid for gpu in gpus)
+        elif refusal.owner is not None and self._joins(key, refusal.owner, standing):
+            return
         if refusal is not None:
             self._refuse(key, number, claim, refusal)
             return
         claim.is_granted = True
         run.unproven.discard(number)
         run.rejections.pop(number, None)
+
+    def _joins(self, key: RunKey, owner: RunKey, standing: Standing) -> bool:
+        """Join a run without a GPU to the one that has its GPU; its claim on that must be as sure as the owner's."""
+        if self.claims.owned.get(key) or standing != self.claims.standing(owner) or not self._join(key, owner):
+            return False
+        of_run = self._claims[owner]
+        of_run.marks |= {run_mark(key), *self._claims.pop(key).marks}
+        return True
 
     def _found(
         self, key: RunKey, references: Sequence[str | int], verdicts: Mapping[str, Verdict]

@@ -44,12 +44,12 @@ class Claimant:
     """A run as its messages describe it.
 
     Attributes:
-        mark: what its processes bear.
+        marks: what its processes bear: its own, and those of the runs that were joined to it.
         processes: those that its ranks name.
         uid: the local account of the run's user; None where there is none, or anybody may take any name on the bus.
     """
 
-    mark: str
+    marks: AbstractSet[str]
     processes: frozenset[NamedProcess]
     uid: int | None = None
 
@@ -114,7 +114,7 @@ def judge(
 
 def _identify(claimant: Claimant, lineages: Collection[Lineage]) -> _Owners:
     """Return whose the processes are that a run names."""
-    bearers = _by_id(each for lineage in lineages for each in lineage if claimant.mark in each.marks)
+    bearers = _by_id(each for lineage in lineages for each in lineage if claimant.marks & each.marks)
     heads = (lineage[0] for lineage in lineages if _nearest_marked(lineage) is None)
     unmarked = _by_id(each for each in heads if claimant.uid in {None, each.uid})
     owners = _Owners()
@@ -143,7 +143,7 @@ def _by_id(processes: Iterable[ProcessIdentity]) -> defaultdict[int, set[Process
 def _judge_board(claimant: Claimant, owners: _Owners, board: BoardProcesses | None) -> Verdict:
     if board is None:
         return Verdict("unseen", "the driver does not list the processes of this GPU")
-    marked = [lineage for lineage in board.lineages.values() if claimant.mark in _marks(lineage)]
+    marked = [lineage for lineage in board.lineages.values() if claimant.marks & _marks(lineage)]
     bearing = [lineage for lineage in marked if _is_of(lineage, owners.tenants)]
     plain = [lineage for lineage in board.lineages.values() if lineage[0] in owners.unmarked]
     sure = bearing + (plain if claimant.uid is not None else [])

@@ -81,6 +81,10 @@ class GpuClaims:
             self.owned.setdefault(run, set()).add(gpu.uuid)
         return displaced
 
+    def standing(self, run: RunKey) -> Standing | None:
+        """Return how sure it is that a run computes on its GPUs, at least; None where it has none."""
+        return min((self._owners[uuid][1] for uuid in self.owned.get(run, ())), default=None)
+
     def weaken(self, run: RunKey) -> None:
         """Let any other claim that may have a limit take the GPUs of a run: its own is not proven any more."""
         for uuid in self.owned.get(run, ()):

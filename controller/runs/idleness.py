@@ -47,9 +47,13 @@ class Idleness:
 
     def update(self, ranks: Ranks, *, now_ns: int) -> Blocked | None:
         """Return why a run has no limit at a monotonic time [ns], or None."""
-        running = [rank for rank in ranks.members.values() if not rank.ended]
-        ends_ns = [log.end_ns for log in ranks.logs if log.is_live and log.end_ns is not None]
-        if not ends_ns or len(ends_ns) < len(ranks.logs):  # not every one of them has begun
+        members = list(ranks.members.values())
+        if ranks.is_pool:  # a late one may begin when it likes
+            members = [rank for rank in members if rank.log.is_live]
+        running = [rank for rank in members if not rank.ended]
+        logs = [rank.log for rank in running or members]
+        ends_ns = [log.end_ns for log in logs if log.is_live and log.end_ns is not None]
+        if not ends_ns or len(ends_ns) < len(logs):  # not every one of them has begun
             return self.blocked
         last_ns = max(ends_ns)
         if self.blocked is not None and last_ns > self._stopped_ns:

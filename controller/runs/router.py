@@ -26,7 +26,7 @@ from controller.runs.retained_topics import HostSweep, RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode, encode
-from publishers.messages.reports import HEARD, Notice
+from publishers.messages.reports import HEARD, JOINED, Notice
 from publishers.messages.topics import PROBE, ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
@@ -88,6 +88,7 @@ class Router:
             withdraw=self._withdraw,
             refuse=self._refuse,
             hear=lambda key, rank: self._tell(key, rank, HEARD, HEARD_DETAIL),
+            join=self._join,
         )
         self.invalid_messages = InvalidMessages(clock.now_s)
         self._workers = workers
@@ -102,6 +103,8 @@ class Router:
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
         self._successors = SuccessorBuffer()
+        self._joined: dict[RunKey, tuple[RunKey, int]] = {}
+        """Of what run a process is that has begun as another one, and which of its ranks."""
         self._refused: RecentDict[RunKey, bool] = RecentDict(MAX_REFUSED)
         self._ended: RecentDict[RunKey, None] = RecentDict(MAX_ENDED)
         self._retained = RetainedTopics(self._topics, bus, node=config.node.name, boot_id=boot_id)
@@ -174,6 +177,7 @@ class Router:
 
     def _route_status(self, key: RunKey, rank: int, status: RankStatus) -> None:
         """Start a run, or update it; where one of this name has ended and is not retired yet, wait for that."""
+        key, rank = self._place(key, rank)
         run = self.runs.get(key)
         if run is not None and run.is_succeeded_by(rank, status):
             self._successors.keep_status(key, rank, status)
@@ -194,11 +198,14 @@ class Router:
         return sum(len(run.ranks.members) for key, run in self.runs.items() if key.user == user)
 
     def _on_iterations(self, topic: ParsedTopic, payload: bytes) -> None:
-        run = self.runs.get(topic.run) if topic.run is not None else None
-        is_known = run is not None and (run.ended is not None or topic.rank in run.ranks.members)
+        if topic.run is None or topic.rank is None:
+            return
+        key, rank = self._place(topic.run, topic.rank)
+        run = self.runs.get(key)
+        is_known = run is not None and (run.ended is not None or rank in run.ranks.members)
         if is_known:  # others are of another node, or of a process without a status
             message = decode(payload, Iterations)
-            key, rank = _sender(topic, message.run)
+            _sender(topic, message.run)
             self._route_iterations(key, rank, message)
 
     def _route_iterations(self, key: RunKey, rank: int, message: Iterations) -> None:
@@ -207,6 +214,29 @@ class Router:
             self._successors.keep_iterations(key, rank, message)
         elif run is not None and not run.on_iterations(rank, message):
             raise DecodeError("repeats, goes backwards, or comes from the future")
+
+    def _place(self, key: RunKey, rank: int) -> tuple[RunKey, int]:
+        """Return of which run a rank of a run is now: another one, where it was joined to one that goes on."""
+        whole, number = self._joined.get(key, (key, rank))
+        run = self.runs.get(whole)
+        if whole != key and (run is None or run.ended):
+            del self._joined[key]
+            return key, rank
+        return whole, number
+
+    def _join(self, key: RunKey, owner: RunKey) -> bool:
+        """Make the process of a run a rank of another one, where they are one training; return whether they are."""
+        run, whole = self.runs[key], self.runs[owner]
+        if not whole.joins(run):
+            return False
+        number = whole.take_in(run)
+        self._joined[key] = owner, number
+        detail = f"this process is rank {number} of run {owner.run}, whose GPU it shares: their rates add up"
+        self._tell(key, number, JOINED, detail, joined=owner.run)
+        self._tell(owner, 0, JOINED, f"other processes are ranks of run {owner.run}, too", joined=owner.run)
+        _LOGGER.info("%s: is rank %d of %s from now on", key, number, owner)
+        self.arbiter.on_status(owner, number)
+        return True
 
     def _start(self, key: RunKey, rank: int) -> TrainingRun | None:
         """Start the task of a run that is new; None where the node has no room for it."""
@@ -242,6 +272,7 @@ class Router:
         self.runs.pop(key)
         self._other_hosts.update(key)
         self._ended[key] = None
+        self._joined = {part: place for part, place in self._joined.items() if place[0] != key}
         _LOGGER.info("%s: %s", key, run.ended)
         for rank, message in self._successors.pop(key):
             try:
@@ -276,7 +307,7 @@ class Router:
         _LOGGER.warning("%s: no limit is set: %s", key, rejection.detail)
         self._tell(key, rank, rejection.code, rejection.detail)
 
-    def _tell(self, key: RunKey, rank: int, code: str, detail: str) -> None:
+    def _tell(self, key: RunKey, rank: int, code: str, detail: str, *, joined: str | None = None) -> None:
         """Send a notice to a training process."""
         notice = Notice(
             user=key.user,
@@ -288,6 +319,7 @@ class Router:
             time_s=self._clock.now_s(),
             code=code,
             detail=detail[:MAX_DETAIL],
+            joined=joined,
         )
         self._bus.publish(self._topics.run(key, "notice"), encode(notice), qos=1)
 

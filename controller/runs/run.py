@@ -16,7 +16,7 @@ from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.other_nodes import OtherNodes
-from controller.accounting.ranks import End, Ranks, RunIdentity
+from controller.accounting.ranks import End, Rank, Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.accounting.run_saving import RunSaving
 from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
@@ -42,6 +42,9 @@ CHECKPOINT_PERIODS = 2
 """A checkpoint is written with every second report: what a killed controller has not saved counts as a pause."""
 MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
+
+MAX_POOL = 256
+"""So many processes that were runs of their own at first are one run, those included that have ended."""
 
 _LOGGER = logging.getLogger(__name__)
 _END_REASONS: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
@@ -95,7 +98,7 @@ class TrainingRun:
         self._checkpoints = checkpoints
         self._former = checkpoints.load(identity)
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
-        self._is_resumed = self._is_downtime_skipped = False
+        self._is_resumed = self._is_downtime_skipped = self._has_left = False
         name, ranks = str(identity.key), self._former.ranks if self._former else None
         self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks)
         self.rejections: dict[int, str] = {}
@@ -132,7 +135,7 @@ class TrainingRun:
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
         self._observed = ObservedPlan() if config.plan.observe else None
         self._idleness = Idleness(idle_s=config.job.idle_s)
-        self._tick_s, self._stepped_s = math.inf, 0.0
+        self._tick_s, self._stepped_s, self._n_running = math.inf, 0.0, 1
         self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
 
     @property
@@ -187,6 +190,8 @@ class TrainingRun:
                 "claim_unproven",
                 f"this run holds no GPU of this node: {blocked_by_claims(set(self.rejections.values())).detail}",
             )
+        if self.ranks.is_pool:
+            return "not_pausable", "its processes do not wait for each other: each would have to be asked"
         if not rank.status.pausable:
             detail = "the training has not said that it can pause: it needs pausable=True, and ranks that can agree"
             return "not_pausable", detail
@@ -212,6 +217,29 @@ class TrainingRun:
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
             self._end("finished")
         return is_owner
+
+    def joins(self, other: "TrainingRun") -> bool:
+        """Return whether another run is a part of this one, if both compute on one GPU.
+
+        Each is one process below the same `gridchase run`, or this one is a pool of such; no launcher made them.
+        """
+        launches = {run.ranks.status.launch for run in (self, other)}
+        are_alone = all(run.ranks.status.world_size == len(run.ranks.members) == 1 for run in (self, other))
+        is_own = self.identity.key[:2] == other.identity.key[:2] and len(launches) == 1 and None not in launches
+        is_one = are_alone or (self.ranks.is_pool and not other.ranks.is_pool and len(other.ranks.members) == 1)
+        is_running = not any(run.ended or run.ranks.ending or run.ranks.rivals_s for run in (self, other))
+        return is_own and is_one and is_running and len(self.ranks.members) < MAX_POOL
+
+    def take_in(self, other: "TrainingRun") -> int:
+        """Make the process of a run that joins a rank of this one; return its number."""
+        return self.ranks.adopt(other.leave(), now_s=self._monotonic_s())
+
+    def leave(self) -> Rank:
+        """End without a record, and return the only rank: it is another run's."""
+        self.ended, self._has_left = "finished", True
+        self.rejections.clear()
+        self.unproven.clear()
+        return self.ranks.members.pop(0)
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""
@@ -256,10 +284,14 @@ class TrainingRun:
                 await self._control_until_end()
                 saving.cancel()
         finally:
-            if self.ended is None:  # the controller stops: what is known so far is not lost
+            if self._has_left:
+                self._checkpoints.delete(self.identity)
+            elif self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
                 self._save_checkpoint()
                 self._publish(Blocked(reason="controller_stopped", detail="the controller is stopping"))
+        if self._has_left:
+            return
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         # Silent it may have been since before this controller.
         is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
@@ -327,6 +359,10 @@ class TrainingRun:
     def _step(self, now_s: float) -> None:
         """Account for what is new, and request the limit that follows from it."""
         self._stepped_s = now_s
+        if self.ranks.is_pool and self.ranks.n_running != self._n_running and not self.ranks.ending:
+            self._n_running = self.ranks.n_running
+            self._close_curve()
+            self._leader.limits.reset()
         self._update_account()
         if self.ended is None:
             self._update_limit(now_s)

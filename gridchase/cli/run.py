@@ -17,10 +17,12 @@ from typing import Final
 
 from gridchase.cli.run_watcher import forget, watched
 from publishers.messages.topics import is_name
+from publishers.training.run.launchers import LAUNCH
 
 _BOOTSTRAP: Final = "publishers.training.frameworks.bootstrap"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME: Final = 64
+_LAUNCH_BYTES: Final = 6
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 """As shells have them."""
@@ -63,14 +65,14 @@ def _run(verb: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def environment(command: Sequence[str], environ: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment of the command: what was given, the name of its job, and the bootstrap."""
+    """Return the environment of the command: what was given, the name of its job, the bootstrap, an id of its own."""
     ours = {VARIABLES[name]: value for name, value in given.items() if value is not None}
     if "job" not in ours:
         ours.setdefault("GRIDCHASE_JOB", environ.get("GRIDCHASE_JOB") or job_of(command))
     spec = find_spec(_BOOTSTRAP)
     folders = [*(spec.submodule_search_locations or ())] if spec is not None else []
     path = os.pathsep.join([*folders, *filter(None, [environ.get("PYTHONPATH")])])
-    return {**environ, **ours, "PYTHONPATH": path}
+    return {**environ, **ours, "PYTHONPATH": path, LAUNCH: os.urandom(_LAUNCH_BYTES).hex()}
 
 
 def job_of(command: Sequence[str]) -> str:

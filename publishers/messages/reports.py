@@ -181,7 +181,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     nothing for the time before they were first read. `ab_…`, in the final record of a whole run, where runs of its job
     are held out at the prior limit: of how many comparable runs, and what an iteration of the others saves of the
     energy and takes more of the time than one of those, with the ends of the 90 % intervals. `ab_more_runs` is how many
-    more it takes until that energy is known to a point.
+    more it takes until that energy is known to a point. `last_rank`, in the final record of a run that the controller
+    has joined of several: the rank that ended last, which tells the end.
     """
 
     time_s: TimeS | None = None
@@ -229,6 +230,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     ab_slowdown_lower_ratio: Amount | None = None
     ab_slowdown_upper_ratio: Amount | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
+    last_rank: Count | None = None
     final: bool = False
 
 
@@ -291,12 +293,15 @@ class Command(Message, frozen=True, kw_only=True):
 
 HEARD: Final = "heard"
 """The code of the first notice to a process: a controller hears it."""
+JOINED: Final = "joined"
+"""The code of the notice that a process is a rank of another run than its own: both compute on one GPU."""
 
 
 class Notice(Message, frozen=True, kw_only=True):
     """What a controller has to tell a training process; `code` is stable, `detail` a sentence.
 
-    `boot_id` is that of the controller's machine: each process heeds the notices of its own.
+    `boot_id` is that of the controller's machine: each process heeds the notices of its own. With code `joined` the
+    process is from now on rank `rank` of the run `joined`: its records are those of that run.
     """
 
     user: Text
@@ -308,3 +313,4 @@ class Notice(Message, frozen=True, kw_only=True):
     time_s: TimeS
     code: Name
     detail: Sentence
+    joined: Name | None = None

@@ -44,7 +44,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     ends the process at the latest. `has_iterations`: False while it has published none, and perhaps never will: its
     energy is measured all the same, as in a pause. `in_pause`: the training says that it does something else than to
     iterate (a validation, a checkpoint), and will go on. A `pausable` one waits between two iterations when its
-    controller asks for it, `max_pause_s` at a time: now since `paused_since_ns`, and before for `paused_s`.
+    controller asks for it, `max_pause_s` at a time: now since `paused_since_ns`, and before for `paused_s`. `launch` is
+    the id of the `gridchase run` that the process is below; None where a launcher or the user says which run it is of.
     """
 
     run: Name
@@ -68,6 +69,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     max_pause_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     paused_since_ns: TimeNs | None = None
     paused_s: Amount | None = None
+    launch: Name | None = None
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):

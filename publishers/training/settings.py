@@ -121,6 +121,7 @@ class Settings:
 
     Run, rank, world size and GPUs are as far as they are known; `run_search.py` returns them as they are.
     `run_is_random` if no run was named. Without `gpus` the controller finds out on which GPUs this process computes.
+    `launch` is the `gridchase run` that it is below, where nothing else says which run it is of.
     `time_limit_s` is when the scheduler ends the process at the latest [Unix s].
     `pausable`, `max_pause_s` and `early_stop` are what the training lets be done to it (`pausing/`).
     """
@@ -145,6 +146,7 @@ class Settings:
     early_stop: bool = False
     time_limit_s: float | None = None
     emissions_path: Path | None = None
+    launch: str | None = None
 
     @property
     def key(self) -> RunKey:

@@ -424,6 +424,7 @@ class PublisherWorker:
             run=settings.run,
             world_size=settings.world_size,
             gpus=list(settings.gpus),
+            launch=settings.launch,
             state=state,
             reached=reached,
             total_iterations=total,

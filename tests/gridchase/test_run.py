@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,12 +14,15 @@ from typing import Any
 import pytest
 
 from gridchase.cli.run import environment, job_of
-from gridchase.cli.run_watcher import watched
+from gridchase.cli.run_watcher import wait_status, watched
 from publishers.messages.topics import is_name
 from tests.live.conftest import wait_until
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "gridchase", "run"]
+NEW_KERNEL = pytest.mark.skipif(
+    tuple(int(part) for part in os.uname().release.split(".")[:2]) < (6, 15), reason="who waits first learns it"
+)
 TELL = """
 import json, os, sys
 print(json.dumps({
@@ -80,8 +84,8 @@ def test_another_sitecustomize_is_run_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
-        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "around the data loader\n"),
-        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM, "around the data loader\n"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, ""),
+        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM, ""),
         (["no-such-program"], 127, "gridchase run: no-such-program: not found\n"),
         ([str(Path(__file__).parent)], 126, f"gridchase run: {Path(__file__).parent}: Permission denied\n"),
         (["--job", "a b", "true"], 2, "--job 'a b': must be 1 to 64 of A-Z a-z 0-9 . _ -\n"),
@@ -113,23 +117,69 @@ IMPORT = "import torch.optim.optimizer as o"
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["sh", "-c", "exit 3"], "no Python ran with the PYTHONPATH that it sets (append to that: "),
-        (["env", "PYTHONPATH=/src", sys.executable, "-c", "exit(3)"], "no Python ran with the PYTHONPATH"),
-        (["env", "-i", sys.executable, "-c", "exit(3)"], "no Python ran with the PYTHONPATH"),
-        ([sys.executable, "-c", "exit(3)"], "no framework that it knows was imported (PyTorch, "),
-        ([sys.executable, "-c", f"{IMPORT}; exit(3)"], "no PyTorch optimizer made a step and no `fit()` "),
-        (["sh", "-c", f"{sys.executable} -c '{IMPORT}'; exit 3"], "no PyTorch optimizer made a step"),
+        (["sh", "-c", "exit 0"], "no Python ran with the PYTHONPATH that it sets (append to that: "),
+        (["env", "PYTHONPATH=/src", sys.executable, "-c", "exit(0)"], "no Python ran with the PYTHONPATH"),
+        (["env", "-i", sys.executable, "-c", "exit(0)"], "no Python ran with the PYTHONPATH"),
+        ([sys.executable, "-c", "exit(0)"], "no framework that it knows was imported (PyTorch, "),
+        ([sys.executable, "-c", f"{IMPORT}; exit(0)"], "no PyTorch optimizer made a step and no `fit()` "),
+        (["sh", "-c", f"{sys.executable} -c '{IMPORT}'; exit 0"], "no PyTorch optimizer made a step"),
     ],
 )
 def test_where_no_run_began_the_last_line_says_why_that_may_be(words: Sequence[str], why: str, framework: Path) -> None:
     child = start("--job", "toy", *words, PYTHONPATH=str(framework))
     _, stderr = child.communicate(timeout=60.0)
-    assert child.returncode == 3
+    assert child.returncode == 0
     assert stderr.startswith(
         f"gridchase run: nothing was published, as no process of this machine was seen to begin a run: {why}"
     )
     assert stderr.endswith('publish_iterations(loader, job="toy") around the data loader\n')
     assert stderr.count("\n") == 1
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    "words",
+    [
+        [sys.executable, "-c", "1 / 0"],
+        pytest.param(["sh", "-c", "exit 3"], marks=NEW_KERNEL),
+        pytest.param([sys.executable, "-c", "exit(2)"], marks=NEW_KERNEL),
+        pytest.param(["sh", "-c", "kill -9 $$"], marks=NEW_KERNEL),
+    ],
+    ids=["an exception", "a code", "a code of Python", "a signal"],
+)
+def test_of_a_command_that_has_failed_nothing_is_said(words: Sequence[str]) -> None:
+    child = start("--job", "toy", *words)
+    _, stderr = child.communicate(timeout=60.0)
+    assert child.returncode
+    assert "gridchase run: " not in stderr
+
+
+@pytest.mark.live
+def test_where_the_file_of_marks_has_gone_nothing_is_said(tmp_path: Path) -> None:
+    script = "import os; os.remove(os.environ['GRIDCHASE_MARKS_FILE'])"
+    _, stderr = start(sys.executable, "-c", script, TMPDIR=str(tmp_path)).communicate(timeout=60.0)
+    assert stderr == ""
+
+
+@pytest.mark.live
+def test_where_a_process_cannot_reach_the_file_of_marks_nothing_is_said() -> None:
+    script = "import os, sys; os.environ['GRIDCHASE_MARKS_FILE'] = '/nowhere' + os.environ['GRIDCHASE_MARKS_FILE']"
+    child = start(sys.executable, "-c", f"{script}; os.execv(sys.executable, [sys.executable, '-c', ''])")
+    _, stderr = child.communicate(timeout=60.0)
+    assert (child.returncode, stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("command", "status"), [("exit 3", 3 << 8), ("exit 0", 0), ("kill -9 $$", signal.SIGKILL)])
+def test_how_a_process_has_ended_is_seen_by_who_is_not_its_parent(command: str, status: int) -> None:
+    child = subprocess.Popen(["sh", "-c", f"{command}"])
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        assert select.select([pidfd], [], [], 60.0)[0]
+        assert wait_status(pidfd, child.pid) == status
+        child.wait()
+        assert wait_status(pidfd, child.pid) in {status, None}
+    finally:
+        os.close(pidfd)
 
 
 @pytest.mark.live
@@ -144,12 +194,12 @@ def test_where_a_run_began_nothing_is_said_and_the_command_has_no_child_of_ours(
 @pytest.mark.live
 @pytest.mark.parametrize("variables", [{"GRIDCHASE_QUIET": "1"}, {"GRIDCHASE_DISABLED": "1"}, {"LOCAL_RANK": "1"}])
 def test_who_wants_no_line_and_another_rank_of_the_node_get_none(variables: dict[str, str]) -> None:
-    assert start("sh", "-c", "exit 3", **variables).communicate(timeout=60.0) == ("", "")
+    assert start("sh", "-c", "exit 0", **variables).communicate(timeout=60.0) == ("", "")
 
 
 @pytest.mark.live
 def test_of_one_below_another_only_the_outer_speaks_and_no_file_is_left(tmp_path: Path) -> None:
-    _, stderr = start(*RUN, "sh", "-c", "exit 3", TMPDIR=str(tmp_path)).communicate(timeout=60.0)
+    _, stderr = start(*RUN, "sh", "-c", "exit 0", TMPDIR=str(tmp_path)).communicate(timeout=60.0)
     assert stderr.count("gridchase run: ") == 1
     assert not list(tmp_path.iterdir())
 
@@ -163,7 +213,7 @@ def test_a_signal_reaches_the_command_itself(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=60.0)
     assert child.returncode == -signal.SIGINT
-    assert stderr.partition("gridchase run: ")[0].endswith("KeyboardInterrupt\n")
+    assert stderr.endswith("KeyboardInterrupt\n")
 
 
 @pytest.mark.live
@@ -208,6 +258,12 @@ def test_where_gridchase_is_not_installed_the_training_is_told_so_and_goes_on(tm
 def test_a_job_is_called_like_its_script(line: str, job: str) -> None:
     assert job_of(line.split(" ")) == job
     assert is_name(job)
+
+
+def test_each_launch_has_an_id_of_its_own() -> None:
+    ids = [environment(["train.py"], {"GRIDCHASE_LAUNCH": "outer"}, {})["GRIDCHASE_LAUNCH"] for _ in range(2)]
+    assert len({"outer", *ids}) == 3
+    assert all(map(is_name, ids))
 
 
 def test_what_is_given_counts_more_than_the_environment() -> None:

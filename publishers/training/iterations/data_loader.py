@@ -8,11 +8,11 @@ that is only looked at, as in `next(iter(loader))`, is no pass at all.
 """
 
 from collections.abc import Callable, Generator, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from publishers.training.coerce import to_int
-from publishers.training.iterations.loader_pass import LoaderPasses
+from publishers.training.iterations.loader_pass import LoaderPass, LoaderPasses
 from publishers.training.iterations.open_pass import Source
 from publishers.training.settings import MAX_BATCH_SIZE
 
@@ -36,8 +36,10 @@ def record_pass(
         break
     else:
         return
-    this = passes.open(source, asked_ns, on_training)
-    try:
+    if passes.is_elsewhere(source):
+        yield from chain((item,), iterator)
+        return
+    with passes.open(source, asked_ns, on_training) as this:
         yield item  # left here, it was a look at one batch: nothing is recorded
         this.start()
         n = 0
@@ -50,15 +52,20 @@ def record_pass(
                     append(clock_ns())
                     yield item
                     end(clock_ns())
+            elif this.is_skipping:
+                yield from _with_holds(this, islice(iterator, n), clock_ns)
             else:
                 for item in islice(iterator, n):
                     yield item
                     append(clock_ns())
-    except GeneratorExit:
-        this.abandon()
-        raise
-    finally:
-        this.close()
+
+
+def _with_holds(this: LoaderPass, batches: Iterator[T], clock_ns: Callable[[], int]) -> Generator[T, None, None]:
+    """Yield batches, and tell the pass for how long each was held."""
+    for batch in batches:
+        received_ns = clock_ns()
+        yield batch
+        this.ask(received_ns, clock_ns())
 
 
 def length_of(iterable: object) -> int | None:

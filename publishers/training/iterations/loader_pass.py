@@ -13,14 +13,19 @@ These do not count:
 
 Each of these may be wrong, as where a pass was left open for good: one counts when it has gone on for long, and nothing
 else was counted meanwhile.
+
+What a second thread trains while the first one is in a pass is no part of the run: its loader is not recorded, which a
+line says, and its steps do not count.
 """
 
+import threading
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.open_pass import Source, TimeLog
-from publishers.training.iterations.optimizer_hook import gradients_are_off
+from publishers.training.iterations.optimizer_hook import gradients_are_off, set_recorded_here
 from publishers.training.iterations.recorder import CHUNK, Recorder
 from publishers.training.pausing.gate import IterationGate
 
@@ -45,6 +50,10 @@ MAX_STEPLESS_CAPTURED: Final = 16
 """The same where a step was captured in a CUDA graph, whose replays are not seen."""
 MAX_STEPLESS_PASSES: Final = 4
 """Passes over one loader in a row without a step: that many are no validations."""
+SKIPPED_NS: Final = 50_000
+"""PyTorch computes no gradients in less: a batch that was held so briefly was skipped, to resume within an epoch."""
+MAX_SKIPPED: Final = 65_536
+"""Batches of one pass that may have been skipped, whose times are kept."""
 _MAX_KEPT_PASSES: Final = 8
 
 
@@ -53,12 +62,16 @@ class LoaderPasses:
 
     Without a step, batches may be those of validations. So steps are given up only after many of them, after a second
     pass over one loader, or after a minute; where steps were seen before, after more. What was asked for until then is
-    counted, if no step was ever seen.
+    counted, if no step was ever seen: without the batches that were skipped at the beginning of a pass, before one was
+    held for as long as a step takes. A pass, or a minute, of such batches is no resumption.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.has_gradients = False
+        self._elsewhere: list[
+            tuple[Source, threading.Thread]
+        ] = []  # loaders that are not recorded while a thread lives
         self._stepless: list[LoaderPass] = []  # the last ones that ended without a step since the last iteration
         self._n_ended = 0
 
@@ -71,6 +84,23 @@ class LoaderPasses:
             on_training: called when it turns out to be a pass of the training.
         """
         return LoaderPass(self, source, asked_ns, on_training)
+
+    def is_elsewhere(self, source: Source) -> bool:
+        """Return whether another thread trains, so that a pass over this loader in this one is none of the run's."""
+        here, passes = threading.current_thread(), [one for one in self.recorder.passes if isinstance(one, LoaderPass)]
+        known = [thread for loader, thread in self._elsewhere if loader.is_same(source)]
+        training = known + [one.thread for one in passes if one.is_training and not one.is_over(source)]
+        other = next((thread for thread in training if thread is not here and thread.is_alive()), None)
+        set_recorded_here(self.recorder, is_recorded=other is None)
+        if other is None:
+            return False
+        if other not in known:
+            self._elsewhere = [*self._elsewhere[1 - _MAX_KEPT_PASSES :], (source, other)]
+        warn_once(
+            f"a loader in thread {here.name} is not published while thread {other.name} trains the same job: pass "
+            "another job= or run= in one of them, if both are trainings"
+        )
+        return True
 
     def take_over(self, former: "LoaderPasses") -> None:
         """Go on with the passes that are open, as if they had begun here: another run begins within them."""
@@ -92,7 +122,7 @@ class LoaderPasses:
         if recorder.awaits_steps:
             limit = MAX_UNSTEPPED if present.has_gradients else MAX_UNSTEPPED_WITHOUT_GRADIENTS
             is_long = n_idle >= MIN_UNSTEPPED and present.duration_ns >= MAX_UNSTEPPED_S * 1e9
-            return n_before > 0 or n_idle >= limit or is_long
+            return n_before > 0 or is_long or (n_idle >= limit and not present.is_skipping)
         if recorder.counted_by != "optimizer":
             return False
         if recorder.steps_are_captured:
@@ -113,10 +143,10 @@ class LoaderPasses:
         if was_awaiting:
             for ended in self._stepless:
                 if ended.has_gradients:
-                    ended.count(ended.times)
+                    ended.count(ended.unskipped)
                     self.recorder.append_break(ended.chunk)
         self._stepless = []
-        present.count(present.times if was_awaiting else present.times[-1:])
+        present.count(present.unskipped if was_awaiting else present.times[-1:])
         self.has_gradients = present.has_gradients
 
 
@@ -131,6 +161,8 @@ class LoaderPass:
         has_gradients: whether PyTorch computed gradients when it asked for its second batch.
         n_idle: the batches it has asked for since the last iteration ended, about.
         n_ended: the iterations that had ended then.
+        is_skipping: whether steps are awaited, and no batch so far was held for as long as a step takes.
+        thread: that goes through it.
     """
 
     def __init__(
@@ -143,6 +175,7 @@ class LoaderPass:
         self.chunk = recorder.chunk
         self.times = [recorder.clock_ns()]
         self.source = source
+        self.thread = threading.current_thread()
         self.n_idle = 1
         self.n_ended = recorder.n_ended
         self._n_read = 1  # of the times, as far as `n_idle` has them
@@ -150,11 +183,26 @@ class LoaderPass:
         self._on_training = on_training
         self._asked_ns = self.times[0] if asked_ns is None else asked_ns
         self._log: TimeLog | None = None
-        self._is_started = self._is_cut = False
+        self._is_started = self._is_cut = self.is_skipping = False
+        self._unskipped = self._n_merged = 0  # the first of the times after skipping; the times that were not kept
         self._resume = 0
         self._begin_ns: int | None = None
         self._is_nested = any(one.counts for one in recorder.passes)
         recorder.hold(self)
+
+    def __enter__(self) -> Self:
+        """Return itself: its first batch is handed out."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        """End it: without an exception there are no more batches, or the training leaves it with one in hand."""
+        try:
+            if kind is None:
+                self._finish()
+            elif issubclass(kind, GeneratorExit):
+                self._abandon()
+        finally:
+            self._close()
 
     def move_to(self, passes: LoaderPasses) -> None:
         """Be recorded there from now on, with what was asked for since the last interruption."""
@@ -181,7 +229,12 @@ class LoaderPass:
     @property
     def duration_ns(self) -> int:
         """Return how long it has gone on, as far as its times are kept [ns]."""
-        return self.times[-1] - self.times[0]
+        return self.times[-1] - self.times[self._unskipped]
+
+    @property
+    def unskipped(self) -> list[int]:
+        """Return the times without those of batches that were skipped [ns]."""
+        return self.times[self._unskipped :]
 
     def begin_ns(self) -> int | None:
         """Return when it first asked for a batch after the last interruption, or None [ns]."""
@@ -195,7 +248,7 @@ class LoaderPass:
 
     def begin_epoch(self) -> None:
         """Take note that it is a pass of the training: its requests are those of iterations."""
-        self.is_training = True
+        self.is_training, self.is_skipping = True, False
         self._publish_log()
         self._on_training()
 
@@ -210,11 +263,32 @@ class LoaderPass:
             if self.counts:
                 self.chunk.marks.append(now_ns)
             return
+        self.is_skipping = self._recorder.awaits_steps and now_ns - self.times[0] < SKIPPED_NS
         self.times.append(now_ns)
         if not self.is_training:
             self._recorder.interrupt()
             self._resume = 0
         self._publish_log()
+
+    def ask(self, received_ns: int, asked_ns: int) -> None:
+        """Take note, while batches may be skipped, that one was received and the next one asked for [ns]."""
+        if self.is_skipping and asked_ns - received_ns >= SKIPPED_NS:
+            self.is_skipping = False
+            self._unskipped = self._resume = len(self.times) - 1
+            self.n_idle, self._n_read = 0, len(self.times)
+        if self.is_skipping and len(self.times) >= MAX_SKIPPED:
+            self._n_merged += 1
+            self.times[-1] = asked_ns
+        else:
+            self.times.append(asked_ns)
+
+    def _finish(self) -> None:
+        """Take note that there are no more batches: where none of a whole pass was held for long, none was skipped."""
+        if self.is_skipping:
+            self.is_skipping = False
+            self._count_idle()
+            if self._passes.is_hopeless(self):
+                self._passes.give_up_steps(self)
 
     def start_paused(self) -> None:
         """Begin to count, if it has only handed out its first batch, since its iteration ends now."""
@@ -241,7 +315,7 @@ class LoaderPass:
 
     def has_ended(self, n_batches: int) -> bool:
         """Return whether the loader had fewer batches than that, or the training has ended early."""
-        return self._is_cut or len(self.times) - self._n_before < n_batches
+        return self._is_cut or len(self.times) + self._n_merged - self._n_before < n_batches
 
     def count(self, times: list[int]) -> None:
         """Count from now on: the first of the times begins an iteration, the others have ended one each [ns]."""
@@ -251,12 +325,12 @@ class LoaderPass:
         marks = self.chunk.marks
         marks.extend(time_ns for time_ns in times[1:] if time_ns >= marks[0])  # passes may have overlapped
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Count the batch in hand or not, since the training leaves the pass with it."""
         if self.counts:
             self._recorder.abandon_pass(self.chunk)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """End the pass."""
         if self._log is not None:
             self._log.is_sealed = True
@@ -322,8 +396,9 @@ class LoaderPass:
                 self._log.is_sealed = True
             self.times, self._log = self.times[-1:], None
             self._resume = self._n_read = 1
+            self._unskipped = 0
             self._publish_log()
-        self._n_before = len(self.times)
+        self._n_before = len(self.times) + self._n_merged
 
     def _publish_log(self) -> None:
         if self._log is None:

@@ -84,7 +84,7 @@ class StepCounter:
 
     def _step_of_another(self, optimizer: object) -> None:
         steps = self._steps_of(optimizer)
-        if steps is None:
+        if steps is None or getattr(_here, "unrecorded", None) is self.recorder:
             return
         n, is_stepping = self._n, self.recorder.is_stepping
         steps.n += 1
@@ -149,6 +149,16 @@ _only: StepCounter | None = None
 _hooked: list[object] = []
 """PyTorch's module that calls the hook."""
 _MAX_COUNTERS: Final = 64
+_here: Final = threading.local()
+"""`unrecorded`: the recorder for which this thread trains nothing, while another one does."""
+
+
+def set_recorded_here(recorder: Recorder, *, is_recorded: bool) -> None:
+    """Let the steps of this thread's optimizers count for a recorder or not, as what its loaders yield is recorded."""
+    if not is_recorded:
+        _here.unrecorded = recorder
+    elif getattr(_here, "unrecorded", None) is recorder:
+        _here.unrecorded = None
 
 
 def count_steps(recorder: Recorder) -> None:

@@ -2,10 +2,10 @@
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import HEARD, Notice
+from publishers.messages.reports import HEARD, JOINED, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.connection import Connection
 from publishers.shared.printable import printable
@@ -18,6 +18,13 @@ _MAX_CODES: Final = 32
 _LOGGER: Final = logging.getLogger("publishers")
 
 
+class Place(NamedTuple):
+    """Which rank of which run a process is."""
+
+    run: str
+    rank: int
+
+
 class RunNotices:
     """The notices of this node's controller to one run.
 
@@ -26,6 +33,7 @@ class RunNotices:
     Attributes:
         is_heard: whether a controller has said so.
         refusal: the last reason why it does nothing for the run, as a code and a sentence.
+        joined: which rank of which run the controller counts this process as, where several are one; else None.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -35,6 +43,7 @@ class RunNotices:
         self._is_subscribed = self._has_told = False
         self.is_heard = False
         self.refusal: tuple[str, str] | None = None
+        self.joined: Place | None = None
         self._connected_at_s: float | None = None
         self._codes: set[str] = set()
 
@@ -72,6 +81,10 @@ class RunNotices:
         if notice.boot_id != self._boot_id:  # another node's: its own processes tell it
             return
         self.is_heard = True
+        if notice.code == JOINED and notice.joined is not None:
+            self.joined, self.refusal = Place(notice.joined, notice.rank), None
+            _LOGGER.info("%s", printable(notice.detail))
+            return
         if notice.code != HEARD:
             self.refusal = notice.code, notice.detail
         if notice.code == HEARD or notice.code in self._codes or len(self._codes) >= _MAX_CODES:

@@ -9,7 +9,7 @@ from typing import Final
 
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.mqtt.connection import Connection
 from publishers.training.settings import Settings
 
@@ -59,6 +59,13 @@ class RunEnergyFeed:
         if self._is_wanted and not self._is_subscribed:
             self._is_subscribed = True
             connection.subscribe(self._topic, self._on_energy)
+
+    def follow(self, key: RunKey, root: str) -> None:
+        """Listen to the records of another run from now on: this process is a part of that."""
+        topic = Topics(root).run(key, "energy")
+        if topic != self._topic:
+            self._topic, self._is_wanted, self._is_subscribed = topic, True, False
+            self.latest = self.power_w = None
 
     def want(self) -> None:
         """Let the thread subscribe soon, on whichever rank."""

@@ -16,7 +16,7 @@ from publishers.mqtt.connection import Connection
 from publishers.shared.fork_guard import hold_forks
 from publishers.shared.stderr_handler import write_line
 from publishers.training.coerce import QUIET, is_switched_on
-from publishers.training.reporting.notices import RunNotices
+from publishers.training.reporting.notices import Place, RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
 from publishers.training.reporting.tracking import LiveLog
@@ -47,6 +47,7 @@ class RunReport:
         self._live_log = LiveLog()
         self._untold = threading.Lock()
         """Taken for good by whoever tells the end."""
+        self._joined: Place | None = None
         self._connected_at_s: float | None = None
         self._connected_for_s = 0.0
         self._emissions_file = _emissions_file(settings)
@@ -70,6 +71,10 @@ class RunReport:
 
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, before the first status: the records are of what follows it."""
+        joined = self._notices.joined
+        if joined is not None and joined != self._joined:
+            self._joined = joined
+            self._feed.follow(self._settings.key._replace(run=joined.run), self._settings.root)
         self._feed.subscribe(connection)
 
     def live(self) -> dict[str, float] | None:
@@ -80,7 +85,7 @@ class RunReport:
     def log_live(self, trackers: Sequence[object], step: Callable[[], int]) -> None:
         """Log the live values of rank 0 to trackers, where that is due: see `tracking`."""
         record = self._feed.latest
-        if self._settings.rank or record is None or not self._live_log.is_due(is_final=record.final):
+        if self._rank or record is None or not self._live_log.is_due(is_final=record.final):
             return
         values = self._feed.live()
         if values:
@@ -89,28 +94,41 @@ class RunReport:
     def summary(self) -> RunSummary:
         """Return what is known now, or was when the run ended."""
         self._feed.want()
-        settings = self._settings
-        return summarize(settings.job, settings.run, self._feed.latest, unmeasured=self._why_unmeasured())
+        run = self._settings.run if self._joined is None else self._joined.run
+        return summarize(self._settings.job, run, self._feed.latest, unmeasured=self._why_unmeasured())
+
+    @property
+    def _rank(self) -> int:
+        return self._settings.rank if self._joined is None else self._joined.rank
+
+    @property
+    def _speaks(self) -> bool:
+        """Return whether the end of the run is told here: on rank 0, or where the last one of several has ended."""
+        if self._joined is None:
+            return self._settings.rank == 0
+        record = self._feed.latest
+        return record is not None and record.final and record.last_rank == self._joined.rank
 
     @property
     def is_awaited(self) -> bool:
         """Return whether the run's last record is still to come: a controller has heard this process."""
-        return self._settings.rank == 0 and self._notices.is_heard and not self._feed.has_ended
+        may_speak = self._joined is not None or self._rank == 0
+        return may_speak and self._notices.is_heard and not self._feed.has_ended
 
     def write_emissions(self) -> None:
-        """Append the row of a run that was measured to the emissions file, on rank 0, where there is one."""
+        """Append the row of a run that was measured to the emissions file, where the run's end is told."""
         file, record = self._emissions_file, self._feed.latest
-        if file is not None and record is not None and record.n_gpus and not self._settings.rank:
+        if file is not None and record is not None and record.n_gpus and self._speaks:
             with hold_forks():  # the C library has a lock on time zones
                 file.append(record, at=datetime.now())  # noqa: DTZ005 — local time, as CodeCarbon's
 
     def tell(self, *, is_used: bool, is_broken_off: bool) -> None:
-        """Print the line, once, on rank 0.
+        """Print the line, once, on rank 0; of a run that the controller has joined of several, where the last one ends.
 
         There is none for a publisher that was never used; nor where nothing was measured and no broker was ever there,
         which was told at the start, or an exception has ended the training, which is what to read then.
         """
-        if self._settings.rank or not self._untold.acquire(blocking=False):
+        if not self._speaks or not self._untold.acquire(blocking=False):
             return
         summary = self.summary()
         if summary.energy_j is None and (is_broken_off or not self.was_connected or not is_used):

@@ -24,6 +24,8 @@ MAX_TIME_LIMIT_S: Final = 10 * 366 * 86_400.0
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _FIRST_RESERVED_STEP: Final = 4_294_967_290
 """From here on steps are none of srun's: an interactive shell (…290), a batch script (…291), what has joined a job."""
+LAUNCH: Final = "GRIDCHASE_LAUNCH"
+"""`gridchase run` sets it, below which processes that share a GPU are one training."""
 _DIGITS: Final = 12
 _IMPORTED_BY: Final = os.getpid()
 _START_FIELD: Final = 19

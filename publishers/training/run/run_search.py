@@ -31,6 +31,7 @@ from typing import Any, Final
 from publishers.messages.topics import is_name
 from publishers.training.coerce import to_int
 from publishers.training.run.launchers import (
+    LAUNCH,
     is_child,
     launch_id,
     torchrun_id,
@@ -105,7 +106,15 @@ class RunSearch:
             return None
         self.give_up()
         is_random = run == self._random
-        return replace(self._settings, run=run, run_is_random=is_random, rank=rank, world_size=world_size, gpus=gpus)
+        return replace(
+            self._settings,
+            run=run,
+            run_is_random=is_random,
+            rank=rank,
+            world_size=world_size,
+            gpus=gpus,
+            launch=self._launch() if is_random else None,
+        )
 
     def end(self) -> None:
         """Take note that the run ends; safe anywhere, also in a garbage collection."""
@@ -167,6 +176,11 @@ class RunSearch:
         """Return whether this process can ask the store of torchrun's agent."""
         is_told = self._environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return is_told and not self._is_child and "torch.distributed" in sys.modules
+
+    def _launch(self) -> str | None:
+        """Return the id of the `gridchase run` that this process is below; None: it is below none."""
+        launch = self._environ.get(LAUNCH, "")
+        return launch if is_name(launch) else None
 
     def _launch_id(self, world_size: int) -> str:
         """Return the id of the launch that the environment tells.

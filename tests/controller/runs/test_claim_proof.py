@@ -26,7 +26,7 @@ def process(pid: int = 4_711, *parents: ProcessIdentity, **changes: Any) -> Line
 
 def claimant(pid: int = 4_711, namespace: int | None = HOST, *, uid: int | None = 1_000) -> Claimant:
     """Return a run of user 1000 with one rank."""
-    return Claimant(mark=MINE, processes=frozenset({NamedProcess(pid, namespace)}), uid=uid)
+    return Claimant(marks={MINE}, processes=frozenset({NamedProcess(pid, namespace)}), uid=uid)
 
 
 def judge(run: Claimant, *boards: BoardProcesses | None) -> Verdict:
@@ -171,12 +171,12 @@ def test_a_child_of_another_account_is_not_its_parents() -> None:
     (shell,) = marked(50, MINE)
     assert judge(claimant(pid=50), board(process(51, shell, uid=1_002))).code == "absent", "su from a marked shell"
     (root_shell,) = marked(50, MINE, uid=0)
-    run = Claimant(mark=MINE, processes=frozenset({NamedProcess(60, HOST)}))
+    run = Claimant(marks={MINE}, processes=frozenset({NamedProcess(60, HOST)}))
     assert judge(run, board(process(51, root_shell)), board(marked(60, MINE))).code == "absent"
 
 
 def test_a_named_stranger_beside_ones_own_process_is_another_tenant() -> None:
-    run = Claimant(mark=MINE, processes=frozenset({NamedProcess(4_711, HOST), NamedProcess(815, HOST)}))
+    run = Claimant(marks={MINE}, processes=frozenset({NamedProcess(4_711, HOST), NamedProcess(815, HOST)}))
     assert judge(run, board(marked(4_711, MINE, **ALICE), process(815, **BOB))).code == "shared"
 
 
@@ -184,7 +184,7 @@ def test_the_ranks_of_a_run_may_be_in_containers_of_their_own() -> None:
     ranks = [nested(100, 1), nested(200, 1, pid_namespace=OTHER_CONTAINER, **OUTSIDE)]
     named = frozenset({NamedProcess(1, CONTAINER), NamedProcess(1, OTHER_CONTAINER)})
     for first, second in (ranks, ranks[::-1]):
-        assert judge(Claimant(mark=MINE, processes=named), board(first), board(second)).code == "proven"
+        assert judge(Claimant(marks={MINE}, processes=named), board(first), board(second)).code == "proven"
 
 
 @pytest.mark.parametrize(("said", "seen"), [(None, CONTAINER), (CONTAINER, None), (None, None)])
@@ -208,7 +208,7 @@ def test_an_id_that_another_tenant_has_later_is_not_the_named_one() -> None:
     _, known = judge_boards(claimant(uid=None), {"GPU-0": board(mine)})
     assert known == {named: (1_001, "")}
     tenant: Tenant = known[named]
-    later = Claimant(mark=MINE, processes=frozenset({named._replace(tenant=tenant)}))
+    later = Claimant(marks={MINE}, processes=frozenset({named._replace(tenant=tenant)}))
     assert judge(later, board(mine)).code == "proven"
     assert judge(later, board(theirs)).code == "absent"
     assert judge(later, board(process(4_711, **BOB))).code == "absent", "nor one without a mark"

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from controller.history.run_history import EndedRun, JobKey
+from publishers.messages.codec import decode
+from publishers.messages.reports import RunEnergy
 from tests.controller.messages import iterations, rank_status
-from tests.controller.runs.router_bench import TICK_S, RouterBench, limit_state
+from tests.controller.runs.router_bench import TICK_S, TOPICS, RouterBench, limit_state
 from tests.fakes import KEY, MIDNIGHT_S
 
 JOB = JobKey(KEY.user, KEY.job)
@@ -79,3 +81,23 @@ async def test_a_disk_that_refuses_delays_no_release(tmp_path: Path) -> None:
         await run_to_the_end(bench)
         assert set(bench.limiters[0].releases) == {"run_finished"}
         assert len(remembered(bench)) == 1
+
+
+async def test_where_a_run_cannot_be_remembered_its_last_record_is_published_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = RouterBench(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise ValueError("a comparison with runs held out that cannot be made")
+
+    monkeypatch.setattr(bench.history, "end", refuse)
+    async with bench.working():
+        await run_to_the_end(bench)
+        assert set(bench.limiters[0].releases) == {"run_finished"}
+        assert bench.router.runs == {}
+    record = decode(bench.bus.payloads(TOPICS.run(KEY, "energy"))[-1], RunEnergy)
+    assert (record.final, record.state, record.iterations) == (True, "finished", 40)
+    assert [entry.message for entry in caplog.records if entry.exc_info] == [
+        f"{KEY}: how it has ended is not remembered"
+    ]

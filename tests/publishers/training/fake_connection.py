@@ -141,6 +141,10 @@ class FakeConnection:
         payload = record if isinstance(record, bytes) else encode(record)
         self._inbox.append(("gridchase/v1/user/alice/job/toy/run/r1/energy", payload))
 
+    def hear(self, topic: str, payload: bytes) -> None:
+        """Let somebody say something at a topic."""
+        self._inbox.append((topic, payload))
+
     def requests(self) -> list[TrialRequest]:
         """Return the questions for a batch size."""
         return [decode(payload, TrialRequest) for topic, payload, _, _ in self.sent if topic.endswith("/request")]

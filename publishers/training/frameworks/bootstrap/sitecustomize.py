@@ -4,6 +4,7 @@ It is run by every Python below `gridchase run`, in whatever environment and ver
 and nothing of the training side until a framework is there. Another `sitecustomize` is run as if this one were not.
 """
 
+import atexit
 import importlib
 import os
 import sys
@@ -25,8 +26,8 @@ FRAMEWORKS = {
 """What to call in `publishers.training.frameworks.found`, by the module that a framework has when it is imported."""
 MARKS_FILE = "GRIDCHASE_MARKS_FILE"
 """The variable with the file in which processes note for `gridchase run` how far they have come."""
-PYTHON, FRAMEWORK, RUN = "p", "f", "r"
-"""What they note: that a Python has started, has imported a framework, has begun a run."""
+PYTHON, FRAMEWORK, RUN, FAILED = "p", "f", "r", "x"
+"""What they note: that a Python has started, has imported a framework, has begun a run, was ended by an exception."""
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 — `pathlib` would have to be imported
 
 
@@ -113,13 +114,37 @@ def tell(function: str, module: "ModuleType") -> None:
 def note(mark: str) -> None:
     """Note how far this process has come, where `gridchase run` wants to know; never raises."""
     try:
-        fd = os.open(os.environ[MARKS_FILE], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW)
+        marks = os.environ[MARKS_FILE]
+        try:
+            fd = os.open(marks, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            say_unreached(marks)
+            return
         try:
             os.write(fd, mark.encode())
         finally:
             os.close(fd)
     except Exception:  # noqa: BLE001 — nobody wants to know, or any more
         return
+
+
+def say_unreached(marks: str) -> None:
+    """Tell `gridchase run` that this process does not reach the file."""
+    import socket  # noqa: PLC0415 — hardly ever
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        to.sendto(b"", socket.MSG_DONTWAIT, socket_of(marks))
+
+
+def socket_of(marks: str) -> bytes:
+    """Return the address, in Linux's abstract space, of who waits for the marks in a file."""
+    return b"\0" + os.path.basename(marks).encode()  # noqa: PTH119 — `pathlib` would have to be imported
+
+
+def note_failure() -> None:
+    """Note, as this Python ends, that an exception has ended it."""
+    if getattr(sys, "last_value", None) is not None:
+        note(FAILED)
 
 
 def _warn_once(error: Exception) -> None:
@@ -154,5 +179,7 @@ def run_other_sitecustomize() -> None:
 
 if __name__ == "sitecustomize":  # and not where somebody imports this file to look at it
     note(PYTHON)
+    if MARKS_FILE in os.environ:
+        atexit.register(note_failure)
     sys.meta_path.insert(0, FrameworkFinder())
     run_other_sitecustomize()

@@ -1,5 +1,6 @@
 """The job of the demo: the same work for the run and the baseline, exact whatever the limits."""
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from controller.demo.day.accounting import job_bounds_ns, run_baseline
 from controller.demo.day.workload import PAUSE_S, Training, Workload, fill, run_through
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
 from controller.gpu.simulation.backend import COUNTER_PERIOD_NS, SimulatedGpu
-from controller.gpu.simulation.event_log import LimitSet
+from controller.gpu.simulation.event_log import FOREVER_NS, LimitSet
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
@@ -142,3 +143,17 @@ def test_the_job_fills_the_time_with_whole_epochs() -> None:
     assert workload == Workload(epochs=21, iterations_per_epoch=5_004)
     assert workload.iterations == 105_084
     assert fill(CURVE, power_limit_w=300.0, duration_s=1.0).epochs == 1
+
+
+def test_the_meters_go_on_however_the_training_ends() -> None:
+    history = GpuTimeline(CURVE, Noise(1), start_ns=0)
+    training = Training(history, Noise(1), begin_ns=0)
+
+    def broken_off() -> Iterator[int]:
+        yield from range(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_through(training.run(Workload(epochs=1, iterations_per_epoch=10), broken_off()), on_time)
+    assert history.settled_ns == FOREVER_NS
+    assert training.time_ns > 0

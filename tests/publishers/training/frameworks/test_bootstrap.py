@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from wrapt.importer import ImportHookFinder
 
 import publishers.training.frameworks.bootstrap as package
+from publishers.training.frameworks.bootstrap import sitecustomize
 
 BOOTSTRAP = str(Path(package.__path__[0], "sitecustomize.py"))
 numbers = itertools.count()
@@ -194,3 +195,24 @@ def test_the_other_sitecustomize_is_run_where_the_folder_is_gone(
     monkeypatch.delitem(sys.modules, "sitecustomize")
     assert vars(sys)["was_run_by_bootstrap"]
     assert sys.path == ["src", str(site)]
+
+
+def test_a_mark_is_appended_to_a_file_and_never_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks, mine, link = tmp_path / "marks", tmp_path / "mine", tmp_path / "link"
+    marks.write_text("p")
+    mine.write_text("my work")
+    link.symlink_to(mine)
+    for path in (marks, link):
+        monkeypatch.setenv("GRIDCHASE_MARKS_FILE", str(path))
+        sitecustomize.note("r")
+    assert (marks.read_text(), mine.read_text()) == ("pr", "my work")
+
+
+def test_a_mark_that_cannot_be_made_makes_no_file_and_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("nothing", "pipe", "."):
+        monkeypatch.setenv("GRIDCHASE_MARKS_FILE", str(tmp_path / name))
+        sitecustomize.note("r")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

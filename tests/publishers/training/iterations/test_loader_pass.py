@@ -13,6 +13,7 @@ from publishers.training.iterations.loader_pass import LOOK, MAX_UNSTEPPED, TAKE
 from tests.publishers.training.fake_connection import FakeConnection, epochs, publisher_on
 
 N = 100
+MS_NS = 1_000_000
 
 
 class Loader:
@@ -194,6 +195,65 @@ def test_a_long_pass_without_a_step_shows_it_after_a_minute() -> None:
     for _ in loop.loader(80):
         loop.work(1_000_000_000)
     assert loop.times_ns() == [1_000_000_000] * 80
+
+
+def test_batches_that_are_skipped_to_resume_are_no_iterations() -> None:
+    loop, n_skipped = Loop(), 5 * MAX_UNSTEPPED
+    recorder = loop.publisher.recorder
+    recorder.await_steps()
+    for k, _ in enumerate(loop.loader(n_skipped + N)):
+        if k >= n_skipped:
+            loop.work(MS_NS)
+            recorder.add_step("optimizer")
+    assert k == n_skipped + N - 1
+    assert loop.times_ns() == [MS_NS] * N
+    assert {message.counted_by for message in loop.connection.messages()} == {"optimizer"}
+
+
+def test_skipped_batches_before_a_training_whose_steps_are_not_seen_do_not_count() -> None:
+    loop, n_skipped = Loop(), 5 * MAX_UNSTEPPED
+    loop.publisher.recorder.await_steps()
+    for k, _ in enumerate(loop.loader(n_skipped + 3 * MAX_UNSTEPPED)):
+        loop.work(MS_NS if k >= n_skipped else 1_000)
+    assert loop.times_ns() == [MS_NS] * 3 * MAX_UNSTEPPED
+
+
+def test_a_pass_whose_batches_are_all_held_briefly_counts_once_another_one_comes() -> None:
+    loop = Loop()
+    loop.publisher.recorder.await_steps()
+    loader = loop.loader(3 * MAX_UNSTEPPED)
+    for _ in range(2):
+        for _ in loader:
+            loop.work()
+    assert loop.times_ns() == [1_000] * 2 * 3 * MAX_UNSTEPPED
+
+
+def test_batches_that_are_held_briefly_for_a_minute_count() -> None:
+    loop = Loop()
+
+    class SlowLoader(Loader):
+        def __iter__(self) -> Iterator[int]:
+            for k in range(self.n_batches):
+                loop.work(250 * MS_NS)
+                yield k
+
+    loop.publisher.recorder.await_steps()
+    assert sum(1 for _ in loop.publisher.iterations(SlowLoader(4 * MAX_UNSTEPPED))) == 4 * MAX_UNSTEPPED
+    assert len(loop.times_ns()) == 4 * MAX_UNSTEPPED
+
+
+def test_the_times_of_batches_that_may_be_skipped_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("publishers.training.iterations.loader_pass.MAX_SKIPPED", N)
+    loop = Loop()
+    recorder = loop.publisher.recorder
+    recorder.await_steps()
+    for k, _ in enumerate(loop.loader(10 * N)):
+        if k >= 9 * N:
+            loop.work(MS_NS)
+            recorder.add_step("optimizer")
+        elif k > N:
+            assert len(loop.publisher.recorder.passes[0].times) == N  # type: ignore[attr-defined]  # a pass over a loader
+    assert loop.times_ns() == [MS_NS] * N
 
 
 def test_validations_before_the_training_do_not_count() -> None:

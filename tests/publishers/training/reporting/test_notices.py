@@ -117,3 +117,12 @@ def test_a_run_listens_before_its_first_status_and_bears_its_mark() -> None:
         assert TOPIC in connection.subscriptions
         names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
         assert run_mark(RunKey("alice", "toy", "r1")) in names
+
+
+def test_a_process_that_is_joined_to_another_run_is_refused_nothing_any_more(
+    notices: tuple[RunNotices, FakeConnection], caplog: pytest.LogCaptureFixture
+) -> None:
+    heard, connection = notices
+    hear(connection, notice("gpu_taken"), notice("joined", joined="r9", rank=2))
+    assert (heard.joined, heard.refusal) == (("r9", 2), None)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]

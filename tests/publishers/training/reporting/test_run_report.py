@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tqdm import tqdm
 
+from publishers.messages.codec import encode
 from publishers.messages.reports import RunEnergy
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 from tests.publishers.training.reporting.test_notices import notice
@@ -114,6 +115,34 @@ def test_only_rank_0_listens_and_speaks_unless_another_is_asked(capfd: pytest.Ca
     wait_until(lambda: topic in connection.subscriptions)
     connection.energy(running())
     wait_until(publisher.live)
+    publisher.close()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("run", "rank"), [("r1", 0), ("r9", 1)], ids=["the first", "one that joined it"])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_of_a_run_of_several_the_last_one_tells_the_end(
+    capfd: pytest.CaptureFixture[str], run: str, rank: int, *, is_last: bool
+) -> None:
+    connection = MeasuredConnection()
+    connection.notice(notice("joined", rank=rank, joined=run))
+    publisher = trained(connection)
+    topic = f"gridchase/v1/user/alice/job/toy/run/{run}/energy"
+    wait_until(lambda: topic in connection.subscriptions and publisher._worker._notices.joined)
+    connection.hear(topic, encode(final(run=run, last_rank=rank if is_last else 1 - rank)))
+    wait_until(publisher.live)
+    publisher.close()
+    assert (
+        capfd.readouterr().err.startswith(f"gridchase: toy run {run}: 1.84 kWh" if is_last else "gridchase") == is_last
+    )
+    assert publisher.summary().energy_j == 1.84 * KWH
+
+
+def test_where_others_go_on_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = MeasuredConnection(running())
+    connection.notice(notice("joined", rank=0, joined="r1"))
+    publisher = trained(connection)
+    wait_until(lambda: publisher._worker._notices.joined)
     publisher.close()
     assert capfd.readouterr().err == ""
 

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import logging
+import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -265,3 +266,93 @@ def test_the_end_of_each_run_is_logged_once(broker: Broker, caplog: pytest.LogCa
     assert sorted(record.message for record in caplog.records if "publishing job" in record.message) == sorted(
         f"publishing job toy, run {run} to mqtt://127.0.0.1:1883" for run, _ in runs
     )
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture(params=[1, 3], ids=["as fast", "faster"])
+def at_once(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Return what trains in two threads: the second begins once the first is in its pass, and is as fast or faster."""
+    steps, meeting = int(request.param), threading.Barrier(2)
+
+    def first() -> None:
+        optimizer = Optimizer()
+        for _ in range(2):
+            for i, _ in enumerate(wrapped()):
+                optimizer.step()
+                if i:
+                    meeting.wait(60.0)
+
+    def second() -> None:
+        optimizer, loader, n = Optimizer(), None, 0
+        for _ in range(2 * (N - 1)):
+            meeting.wait(60.0)
+            loader = loader or iter(wrapped(100))
+            for _ in range(steps):
+                next(loader)
+                optimizer.step()
+                n += 1
+        assert n == 2 * steps * (N - 1)
+
+    return lambda: in_threads(first, second)
+
+
+def test_a_second_thread_that_trains_the_job_at_once_is_not_published_and_told(
+    broker: Broker, caplog: pytest.LogCaptureFixture, at_once: Callable[[], None]
+) -> None:
+    at_once()
+    assert sizes(broker.runs()) == [2 * N]
+    (line,) = [record.message for record in caplog.records if "is not published" in record.message]
+    assert line.startswith("a loader in thread Thread-")
+
+
+def test_trainings_in_threads_one_after_the_other_are_told_apart_as_in_one(broker: Broker) -> None:
+    for _ in range(2):
+        in_threads(fold_with_new_loader)
+    assert sizes(broker.runs()) == [2 * N, 2 * N]
+
+
+def test_a_loader_of_the_main_thread_that_another_trains_with_is_one_run(broker: Broker) -> None:
+    loader, optimizer = wrapped(), Optimizer()
+    in_threads(lambda: train(loader, optimizer))
+    in_threads(lambda: train(wrapped(), optimizer))
+    assert sizes(broker.runs()) == [4 * N]
+
+
+def test_a_pass_that_another_thread_has_left_open_keeps_nobody_from_training(broker: Broker) -> None:
+    left = []
+
+    def train_one_batch_in_hand() -> None:
+        optimizer, batches = Optimizer(), iter(wrapped())
+        for _ in range(N // 2):
+            next(batches)
+            optimizer.step()
+        left.append((batches, optimizer))
+
+    in_threads(train_one_batch_in_hand)
+    train(wrapped(), left[0][1])
+    assert sum(sizes(broker.runs())) == N // 2 + 2 * N
+
+
+def test_batches_that_a_thread_fetches_ahead_are_those_of_the_training(broker: Broker) -> None:
+    fetched: queue.Queue[int | None] = queue.Queue(2)
+    optimizer, loader = Optimizer(), wrapped()
+
+    def fetch() -> None:
+        for batch in loader:
+            fetched.put(batch)
+        fetched.put(None)
+
+    for _ in range(2):
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        while fetched.get(timeout=60.0) is not None:
+            optimizer.step()
+        thread.join()
+    assert sizes(broker.runs()) == [2 * N]

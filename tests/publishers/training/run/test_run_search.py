@@ -233,3 +233,19 @@ def test_a_search_has_one_thread(torch: Distributed) -> None:
     thread.start()
     thread.join()
     assert settings[0].world_size == torch.world_size
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, "a1b2"),
+        ({"GRIDCHASE_RUN": "mine"}, None),
+        ({"TORCHELASTIC_RUN_ID": UUID, "RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"GRIDCHASE_LAUNCH": "no name"}, None),
+    ],
+    ids=["nobody says which run", "the user does", "torchrun does", "a bad id"],
+)
+def test_the_launch_is_told_where_nothing_else_says_which_run_it_is(
+    environ: dict[str, str], launch: str | None
+) -> None:
+    assert found({"GRIDCHASE_LAUNCH": "a1b2", **environ}).launch == launch

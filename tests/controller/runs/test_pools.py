@@ -1,0 +1,248 @@
+"""Processes below one `gridchase run` that compute on one GPU are one run, whose rate is the sum of theirs."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.runs.router import Router
+from publishers.messages.codec import decode
+from publishers.messages.reports import RunEnergy
+from publishers.messages.topics import RunKey
+from publishers.shared.process_identity import run_mark
+from tests.controller.messages import iterations, rank_status
+from tests.controller.runs.router_bench import SETTLE_S, TICK_S, TOPICS, RouterBench
+from tests.fakes import USER, fake_process
+
+JOB = "resnet50"
+
+
+class Workers:
+    """Processes on the GPUs of a bench, each with a run of its own at first."""
+
+    def __init__(self, state_dir: Path, n: int, *, boards: tuple[int, ...] = (), n_gpus: int = 1) -> None:
+        self.bench = RouterBench(state_dir, *(f"GPU-{index}" for index in range(n_gpus)))
+        self.n = n
+        self._begun: dict[int, float] = {}
+        self._sent: dict[int, tuple[int, float]] = {}
+        on = boards or (0,) * n
+        for index, gpu in enumerate(self.bench.gpus):
+            gpu.pids = frozenset(self.pid(k) for k in range(n) if on[k] == index)
+        for k in range(n):
+            mark = run_mark(self.key(k))
+            self.bench.processes.known[self.pid(k)] = (fake_process(self.pid(k), marks=frozenset({mark})),)
+
+    @staticmethod
+    def pid(k: int) -> int:
+        return 100 + k
+
+    @staticmethod
+    def key(k: int) -> RunKey:
+        return RunKey(USER, JOB, f"w{k}")
+
+    @property
+    def router(self) -> Router:
+        return self.bench.router
+
+    def status(self, k: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+        fields = {"run": f"w{k}", "pid": self.pid(k), "launch": "launch-1", "gpus": [], "started_at_s": 1.0 + k}
+        self.bench.say("status", rank_status(**{**fields, **changes}), run=f"w{k}")
+
+    async def begin(self, k: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+        self.status(k, **changes)
+        await asyncio.sleep(SETTLE_S)
+
+    async def work(self, rates: dict[int, int], *, seconds: int) -> None:
+        """Let workers iterate so many times a second each."""
+        for _ in range(seconds):
+            await asyncio.sleep(1.0)
+            end_s = self.bench.clock.monotonic_ns() / 1e9
+            for k, rate in rates.items():
+                n, begin_s = self._sent.get(k, (0, end_s - 1.0))
+                step_s = (end_s - begin_s) / rate
+                ends_s = [begin_s + step_s * (i + 1) for i in range(rate - 1)] + [end_s]
+                message = iterations(begin_s, ends_s, seq=n, first=n, run=f"w{k}")
+                self.bench.say("iterations", message, run=f"w{k}")
+                self._sent[k] = n + rate, end_s
+
+    def numbers(self, run: str = "w0") -> list[int]:
+        """Return the ranks of a run that are on its GPU."""
+        return sorted(self.bench.training_run(run=run).ranks.members)
+
+    def final(self, k: int) -> RunEnergy | None:
+        """Return the last record of a run."""
+        sent = [decode(payload, RunEnergy) for payload in self.bench.bus.payloads(TOPICS.run(self.key(k), "energy"))]
+        return next((each for each in sent if each.final), None)
+
+
+async def test_workers_on_one_gpu_are_one_run_with_the_sum_of_their_rates(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 20}, seconds=20)
+        (run,) = workers.router.runs.values()
+        assert run.identity.run == "w0"
+        assert not run.rejections
+        assert not run.unproven
+        assert workers.router.arbiter.claims.owned == {workers.key(0): {"GPU-0"}}
+        assert run.ranks.slowest.n_iterations == pytest.approx(600)
+        (log,) = run.ranks.logs
+        end_ns = log.end_ns or 0
+        activity = log.activity(end_ns - round(0.5e9), end_ns)
+        assert activity.n_iterations == pytest.approx(15.0)
+        assert activity.is_continuous
+
+
+async def test_the_joined_process_is_told_and_its_own_run_leaves_no_record(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=12)
+        for k, rank in ((0, 0), (1, 1)):
+            (notice,) = [each for each in workers.bench.notices(run=f"w{k}") if each.code == "joined"]
+            assert (notice.joined, notice.rank) == ("w0", rank)
+        assert not [each for each in workers.bench.notices(run="w1") if each.code not in {"joined", "heard"}]
+        workers.status(0, state="finished")
+        await workers.work({1: 10}, seconds=6)
+        assert workers.final(0) is None
+        workers.status(1, state="finished")
+        await asyncio.sleep(5 * TICK_S)
+    final = workers.final(0)
+    assert final is not None
+    assert (final.iterations, final.last_rank, final.state) == (12 * 20 + 60, 1, "finished")
+    assert workers.final(1) is None
+
+
+async def test_one_that_goes_on_alone_keeps_the_gpu(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=5)
+        workers.status(0, state="finished")
+        workers.bench.gpus[0].pids = frozenset({workers.pid(1)})
+        for _ in range(6):
+            workers.status(1)
+            await workers.work({1: 10}, seconds=10)
+        assert workers.router.arbiter.claims.owned == {workers.key(0): {"GPU-0"}}
+
+
+async def test_one_that_dies_ends_nothing_for_the_others(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 3)
+    async with workers.bench.working():
+        for k in range(3):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10, 2: 10}, seconds=5)
+        workers.status(1, state="lost")
+        await workers.work({0: 10, 2: 10}, seconds=30)
+        run = workers.bench.training_run(run="w0")
+        assert run.ended is None
+        assert run.ranks.n_running == 2
+        assert run.ranks.slowest.n_iterations == pytest.approx(150 + 600)
+
+
+async def test_a_late_worker_joins_and_what_was_measured_before_is_void(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.work({0: 10}, seconds=30)
+        run = workers.bench.training_run(run="w0")
+        before = run._leader.limits.state
+        workers.status(0)
+        await workers.begin(1)
+        await workers.work({0: 10, 1: 10}, seconds=2)
+        assert workers.numbers() == [0, 1]
+        assert run._leader.limits.state is not before
+        assert run.ranks.status.world_size == 2
+
+
+async def test_sixteen_workers_are_one_run(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 16)
+    async with workers.bench.working():
+        for k in range(16):
+            workers.status(k)
+        await workers.work(dict.fromkeys(range(16), 5), seconds=10)
+        (key,) = workers.router.runs
+        assert workers.numbers(key.run) == list(range(16))
+        assert workers.router.runs[key].ranks.slowest.n_iterations == pytest.approx(800)
+
+
+async def test_workers_on_gpus_of_their_own_are_runs_of_their_own(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2, boards=(0, 1), n_gpus=2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=5)
+        owned = workers.router.arbiter.claims.owned
+        assert owned == {workers.key(0): {"GPU-0"}, workers.key(1): {"GPU-1"}}
+
+
+async def test_one_after_the_other_they_are_runs_of_their_own(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.work({0: 10}, seconds=6)
+        workers.status(0, state="finished")
+        await workers.begin(1)
+        await workers.work({1: 10}, seconds=6)
+        workers.status(1, state="finished")
+        await asyncio.sleep(5 * TICK_S)
+    for k in range(2):
+        final = workers.final(k)
+        assert final is not None
+        assert (final.iterations, final.last_rank) == (60, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"launch": "launch-2"}, {"launch": None}, {"world_size": 2}],
+    ids=["another gridchase run", "none", "a rank of a launcher's"],
+)
+async def test_processes_of_another_launch_are_refused_the_gpu(tmp_path: Path, changes: dict[str, object]) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.begin(1, **changes)
+        assert workers.bench.training_run(run="w1").rejections == {0: "gpu_taken"}
+        assert workers.numbers() == [0]
+
+
+async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    workers.bench.processes.known[workers.pid(1)] = (fake_process(workers.pid(1), uid=1_001),)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.begin(1)
+        await asyncio.sleep(SETTLE_S)
+        assert all(not run.ranks.is_pool for run in workers.router.runs.values())
+
+
+async def test_a_controller_that_is_started_again_joins_them_anew(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=20)
+    again = Workers(tmp_path, 2)
+    again._sent = workers._sent
+    async with again.bench.working():
+        for k in (1, 0):
+            again.status(k)
+        await again.work({0: 10, 1: 10}, seconds=10)
+        (run,) = again.router.runs.values()
+        assert (run.identity.run, again.numbers()) == ("w0", [0, 1])
+        assert run.ranks.slowest.n_iterations == pytest.approx(600, rel=0.05)
+
+
+async def test_a_pool_cannot_be_paused(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0, pausable=True)
+        assert workers.bench.training_run(run="w0").pause_fault is None
+        await workers.begin(1, pausable=True)
+        fault = workers.bench.training_run(run="w0").pause_fault
+        assert fault is not None
+        assert fault[0] == "not_pausable"
