@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger(__name__)
 
 Grant = Callable[[RunKey, Gpu], None]
 Refuse = Callable[[RunKey, int, ClaimRejection], None]
-Hear = Callable[[RunKey, int], None]
+Acknowledge = Callable[[RunKey, int], None]
 Withdraw = Callable[[RunKey, str, str], None]
 
 
@@ -79,7 +79,7 @@ class ClaimArbiter:
         grant: gives a GPU to a run, which may have it already.
         withdraw: takes a GPU from a run, and says why.
         refuse: is called once for each reason for which a rank of a run does not get its GPUs.
-        hear: is called with each process that is heard for the first time.
+        acknowledge: is called with each process that is heard for the first time.
 
     Attributes:
         claims: which run owns which GPU.
@@ -97,16 +97,16 @@ class ClaimArbiter:
         grant: Grant,
         withdraw: Withdraw,
         refuse: Refuse,
-        hear: Hear,
+        acknowledge: Acknowledge,
     ) -> None:
         self.claims = GpuClaims()
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._runs = runs
         self._processes = processes
         self._trusts_bus = trusts_bus
-        self._knows_users = authenticates_users
+        self._authenticates_users = authenticates_users
         self._clock = clock
-        self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, hear
+        self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, acknowledge
         self._boards: dict[str, BoardProcesses | None] = {}
         """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
         self._claims: dict[RunKey, _RunClaims] = {}
@@ -197,7 +197,7 @@ class ClaimArbiter:
         n_settled = 0
         for key in list(self._claims):
             # Whoever may take any name on the bus proves nothing by the name of an account.
-            uid = await self._processes.uid_of(key.user) if self._knows_users else None
+            uid = await self._processes.uid_of(key.user) if self._authenticates_users else None
             of_run = self._claims.get(key)
             if of_run is None:  # it has ended meanwhile
                 continue

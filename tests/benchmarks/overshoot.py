@@ -202,7 +202,7 @@ async def _played(setup: DaySetup) -> GpuTimeline:
             bus=FakeBus(),
             topics=Topics(),
             on_release=lambda _: None,
-            tell=lambda _code, _detail: None,
+            notify=lambda _code, _detail: None,
         )
         run.add_gpu(limiter, meter)
         player = Player(setup, clock, run, feed)

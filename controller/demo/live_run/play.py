@@ -272,7 +272,7 @@ def _run_of(machine: _Machine, feed: SignalFeed) -> Iterator[TrainingRun]:
             bus=NullBus(),
             topics=Topics(),
             on_release=lambda _: None,
-            tell=lambda _code, _detail: None,
+            notify=lambda _code, _detail: None,
         )
 
 
