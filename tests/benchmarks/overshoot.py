@@ -149,14 +149,14 @@ class Player:
         self._run.on_iterations(0, message)
 
 
-def play(zone: str, max_slowdown: float, seed: int) -> float:
-    """Play a day, and return its overshoot [points]."""
+def simulate(zone: str, max_slowdown: float, seed: int) -> float:
+    """Simulate a day, and return its overshoot [points]."""
     logging.disable(logging.WARNING)
     with TemporaryDirectory() as folder:
         setup = prepare_day(
             asyncio.run(load_grid(zone)), seed=seed, duration_s=DEMO_S, max_slowdown=max_slowdown, folder=Path(folder)
         )
-        history = asyncio.run(_played(setup))
+        history = asyncio.run(_simulate(setup))
     top_w = setup.prior_power_limit_w
     baseline = run_baseline(
         setup.curve, setup.workload, seed=seed, start_ns=ORIGIN_NS, begin_ns=ORIGIN_NS, power_limit_w=top_w
@@ -165,8 +165,8 @@ def play(zone: str, max_slowdown: float, seed: int) -> float:
     return 100 * (took_ns / base_ns - max_slowdown)
 
 
-async def _played(setup: DaySetup) -> GpuTimeline:
-    """Play a day, and return the history of its GPU."""
+async def _simulate(setup: DaySetup) -> GpuTimeline:
+    """Simulate a day, and return the history of its GPU."""
     config, clock = setup.config(""), SteppedClock(setup.grid.starts_s)
     noise = Noise(setup.seed)
     history = GpuTimeline(setup.curve, noise, start_ns=ORIGIN_NS)
@@ -226,7 +226,7 @@ def page() -> Iterator[str]:
     with ProcessPoolExecutor(max_workers=2) as pool:
         for case in CASES:
             n = len(case.seeds)
-            over = np.array(list(pool.map(play, [case.zone] * n, [case.max_slowdown] * n, case.seeds)))
+            over = np.array(list(pool.map(simulate, [case.zone] * n, [case.max_slowdown] * n, case.seeds)))
             cells = [
                 case.zone,
                 f"{case.max_slowdown - 1:.0%}",

@@ -28,7 +28,7 @@ from policies.replay.power_limit.evaluation import (
     LIVE,
     POLICIES,
     Comparison,
-    LivePlayer,
+    LiveSimulator,
     PolicyName,
     SavingsRow,
     TotalsByVariant,
@@ -105,7 +105,7 @@ def _add_conditions(part: argparse.ArgumentParser) -> None:
     part.add_argument("--pue", type=float, default=1.0, help="what the building draws per watt of the machine (1)")
     part.add_argument(
         "--live", action="store_true",
-        help=f"also play the runs under the controller itself, some seconds a day: {', '.join(LIVE)}",
+        help=f"also simulate the runs under the controller itself, some seconds a day: {', '.join(LIVE)}",
     )  # fmt: skip
     part.add_argument(
         "--live-restarts", type=int, default=0, metavar="N", help="how often it is restarted during each of them (0)"
@@ -168,17 +168,17 @@ def _comparison(options: argparse.Namespace) -> Comparison:
         policies=policies,
         max_slowdowns=tuple(dict.fromkeys(options.max_slowdown or (1.05,))),
         etas=tuple(dict.fromkeys(options.eta or (0.5,))),
-        live=None if asked.isdisjoint(LIVE) else _live_player(options),
+        live=None if asked.isdisjoint(LIVE) else _live_simulator(options),
     )
 
 
-def _live_player(options: argparse.Namespace) -> LivePlayer:
-    """Return what plays runs under the controller; all of that is imported only for it."""
-    live_run = import_module("controller.demo.live_run.play")
-    player: LivePlayer = live_run.LiveRunPlayer(
+def _live_simulator(options: argparse.Namespace) -> LiveSimulator:
+    """Return what simulates runs under the controller; all of that is imported only for it."""
+    live_run = import_module("controller.demo.live_run.simulation")
+    simulator: LiveSimulator = live_run.LiveRunSimulator(
         n_restarts=options.live_restarts, host_power_w=options.host_power_w, pue=options.pue
     )
-    return player
+    return simulator
 
 
 def _with_svr(comparison: Comparison) -> Comparison:

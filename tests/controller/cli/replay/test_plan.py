@@ -15,7 +15,7 @@ from tests.controller.cli.replay.command_line import json_rows, replay, write_se
 
 POWER = INCLUDED / "v100.csv"
 NO_SVR = [name for name in POLICIES if name != "chase-svr" and name not in LIVE]
-"""All policies but the one that imports scikit-learn, and those that the controller plays."""
+"""All policies but the one that imports scikit-learn, and those that run under the controller."""
 JOB = ("plan", "--power", POWER, "--workload", "librispeech/deepspeech2", "--batch-size", "64")
 QUICK = (*JOB, "--hours", "6", "--starts", "2", "--processes", "1")
 FIELDS = {
