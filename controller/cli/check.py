@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from controller.cli.configuration import add_configuration
+from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
 from controller.cli.output import Terminal, print_json, shown
 from controller.cli.wiring import backend_of, opened_sources, read_password
 from controller.clock import SystemClock
@@ -90,6 +90,7 @@ class GpuCheck:
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
+    add_simulation(verb)
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=lambda options: check(load_config(options.config, options.set), as_json=options.json))
 
@@ -120,7 +121,7 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
             findings.append(await _check_processes(opened, config))
         await backend.close()
     except BackendError as error:
-        findings.append(Finding(what="driver", found="none", fault=str(error)))
+        findings.append(Finding(what="driver", found="none", fault=f"{error}\n{TRY_SIMULATION}"))
     findings += [
         *await _check_bus(config),
         *await _check_signal(config.signal, now_s=SystemClock().now_s()),

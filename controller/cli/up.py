@@ -12,12 +12,12 @@ import msgspec
 
 from controller.app import run_controller
 from controller.cli.broker import wait_for_broker_end
-from controller.cli.configuration import add_configuration
+from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
-from controller.errors import ConfigError
+from controller.errors import BackendError, ConfigError
 from controller.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.service.app import Served, run_service
@@ -36,6 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
+    add_simulation(verb)
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
         "--policy-config",
@@ -69,6 +70,8 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
         " machine, at the next start or by `gridchase restore`",
         flush=True,
     )
+    if config.gpu.backend == "simulation":
+        print("the GPU is simulated: its limits, power, energy and savings are not of this machine", flush=True)
     run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command), config)
     return 0
 
@@ -99,7 +102,10 @@ async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.E
     async with opened_node(config) as node, asyncio.TaskGroup() as tasks:
         if policy is not None:
             tasks.create_task(_serve_policy(config, policy, stop, jobs_command), name="policy service")
-        await run_controller(node, stop=stop)
+        try:
+            await run_controller(node, stop=stop)
+        except BackendError as error:
+            raise type(error)(f"{error}\n{TRY_SIMULATION}") from error
 
 
 async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, jobs_command: str) -> None:
