@@ -6,12 +6,11 @@ import logging
 import shlex
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from controller.app import run_controller
-from controller.cli.broker import wait_for_broker_end
+from controller.cli.broker import MQTT_PORT, listens, own_address, wait_for_broker_end
 from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
@@ -25,10 +24,6 @@ from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.embedded_broker import embedded_broker
-
-MQTT_PORT = 1883
-PROBE_TIMEOUT_S = 1.0
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,14 +73,14 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
 
 async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str) -> None:
     """Start the broker of the configuration on this machine, unless one listens there, then run the rest."""
-    url = urlsplit(config.bus.url)
-    host, port = url.hostname or "", url.port or MQTT_PORT
-    if url.scheme != "mqtt" or host not in LOOPBACK:
+    address = own_address(config.bus.url)
+    if address is None:
         fault = f"bus.url = {config.bus.url!r}: `up` runs its own broker on this machine; use `gridchase controller`"
         raise ConfigError([fault])
+    host, port = address
     stop = asyncio.Event()
     with stopped_by_signals(stop.set):
-        if await _listens(host, port):
+        if await listens(host, port):
             print(f"using the broker that already listens at {config.bus.url}", flush=True)
             await _run_both(config, policy, stop, jobs_command)
             return
@@ -140,16 +135,6 @@ def _jobs_command(config: Config, policy_file: Path | None) -> str:
     if state_dir != policy_state_dir(None):
         words += ["--state-dir", str(state_dir)]
     return shlex.join(words)
-
-
-async def _listens(host: str, port: int) -> bool:
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
 
 
 def _with_url(config: Config, url: str) -> Config:
