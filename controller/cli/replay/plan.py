@@ -17,12 +17,14 @@ from controller.cli.replay.plan_inputs import (
     NamedCurve,
     Overhead,
     SignalFile,
+    included_curve,
     read_curve,
     read_signals,
     scenario_of,
 )
 from controller.cli.replay.plan_view import SavingsReport, tables
 from controller.cli.replay.processes import replay_each
+from controller.demo.day.grid import FIVE_WEEKS
 from controller.errors import ConfigError
 from policies.replay.power_limit.evaluation import (
     LIVE,
@@ -70,7 +72,10 @@ def add_part(parts: "Verbs") -> None:
         "mix of two, Zeus, Chase, ours (as it is; without knowing the length of the run; with a forecast; with a "
         "perfect one), and the optimum with perfect foresight. Only measured limits are used.",
     )
-    part.add_argument("--power", required=True, type=Path, metavar="FILE", help="CSV of power, as Zeus's traces")
+    part.add_argument(
+        "--power", type=Path, metavar="FILE",
+        help="CSV of power, as Zeus's traces (default: ResNet-50 on ImageNet, measured on an A40)",
+    )  # fmt: skip
     for option, kind, metavar in (
         ("workload", str, "DATASET/NETWORK"),
         ("batch-size", int, "N"),
@@ -80,8 +85,9 @@ def add_part(parts: "Verbs") -> None:
             f"--{option}", type=kind, metavar=metavar, help="of the curve; not needed if there is only one"
         )
     part.add_argument(
-        "--signal", nargs="+", action="extend", required=True, type=Path, metavar="FILE", help="CSV: timestamp,<unit>"
-    )
+        "--signal", nargs="+", action="extend", type=Path, metavar="FILE",
+        help="CSV: timestamp,<unit> (default: five included weeks of Great Britain)",
+    )  # fmt: skip
     _add_conditions(part)
     add_policies(part, POLICIES, default="all but the live ones")
     add_output(part)
@@ -121,8 +127,8 @@ def replay_plan(options: argparse.Namespace) -> int:
     faults = list(_faults(options))
     is_valid = not faults
     selection = CurveSelection(workload=options.workload, batch_size=options.batch_size, optimizer=options.optimizer)
-    curve = read_curve(options.power, selection, faults)
-    files = read_signals(options.signal, faults)
+    curve = included_curve(selection, faults) if options.power is None else read_curve(options.power, selection, faults)
+    files = read_signals(options.signal or [FIVE_WEEKS], faults)
     comparison = _comparison(options)
     replays = list(_replays(curve, files, comparison, options, faults)) if is_valid and curve is not None else []
     if faults or curve is None:

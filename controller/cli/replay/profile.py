@@ -132,6 +132,10 @@ def replay_profile(options: argparse.Namespace) -> int:
 
 def _simulate_live(curves: Sequence[TrueCurve], options: argparse.Namespace) -> list[SlowdownRow]:
     """Return the row of each curve under the controller itself."""
+    if not options.json:
+        print(
+            f"{len(curves)} curves under the controller itself: each takes some 10 s a seed and core", file=sys.stderr
+        )
     return replay_each(
         _simulate, [(curve, options.seeds) for curve in curves], n_processes=n_processes(options), what="live runs"
     )

@@ -38,6 +38,18 @@ def wind(tmp_path: Path) -> Path:
     return write_series(tmp_path / "wind.csv")
 
 
+def test_without_files_the_included_curve_and_signal_are_used(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--hours", "6", "--starts", "2", "--processes", "1", "--policy", "best-static", "offline")
+    found = json_rows(capsys, "plan", *few)
+    assert {row["signal"] for row in found} == {"GB"}
+    assert all(0.1 < row["carbon_saved_ratio"] < 0.2 for row in found)
+    with pytest.raises(ConfigError, match=r"--batch-size 64: selects a curve of --power FILE, which is missing"):
+        replay("plan", "--batch-size", "64")
+    replay("plan", *few)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("GB, runs: 2;") for line in lines)
+
+
 def test_a_row_for_each_policy_budget_and_signal_and_their_means(
     tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
