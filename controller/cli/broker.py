@@ -40,7 +40,7 @@ async def broker(
         async with embedded_broker(host=host, port=port, prefer=kind, allow_remote=allow_remote) as running:
             print(f"{running.kind} {running.version} at {running.url}; stop it with Ctrl-C", flush=True)
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(wait_for_broker_end(running), name="broker")
+                watching = tasks.create_task(wait_for_broker_end(running, "start it again"), name="broker")
                 await stop.wait()
                 watching.cancel()
     return 0
@@ -64,11 +64,11 @@ async def listens(host: str, port: int) -> bool:
     return True
 
 
-async def wait_for_broker_end(running: EmbeddedBroker) -> None:
+async def wait_for_broker_end(running: EmbeddedBroker, remedy: str) -> None:
     """Wait until a broker ends, which it must not do by itself.
 
     Raises:
-        BrokerError: it has ended.
+        BrokerError: it has ended; `remedy` says what to do.
     """
     await running.wait()
-    raise BrokerError(f"{running.kind} at {running.url} has ended unexpectedly")
+    raise BrokerError(f"{running.kind} at {running.url} has ended unexpectedly: {remedy}")

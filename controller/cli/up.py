@@ -6,6 +6,7 @@ import logging
 import shlex
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,11 @@ from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.embedded_broker import embedded_broker
+
+BROKER_ENDED: Final = (
+    "power limits go back, and this ends. Start `gridchase up` again: trainings reconnect by themselves. A mosquitto "
+    "that runs as a service is used instead of one of our own"
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -88,7 +94,7 @@ async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str)
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(wait_for_broker_end(running), name="broker")
+                watching = tasks.create_task(wait_for_broker_end(running, BROKER_ENDED), name="broker")
                 await _run_both(_with_url(config, running.url), policy, stop, jobs_command)
                 watching.cancel()
 
