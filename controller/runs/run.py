@@ -318,6 +318,7 @@ class TrainingRun:
             reporter=self._reporter,
             history=history,
             holdout_ratio=holdout_ratio,
+            has_checkpoint=self._former is not None,
         )
 
     def _role(self) -> RunControl:

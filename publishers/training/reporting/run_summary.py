@@ -20,7 +20,7 @@ _FINE_CI90_RATIO: Final = 0.0005
 _NEVER_LOWERED: Final = frozenset({
     "observe_mode", "no_permission", "mig", "not_supported", "not_profiled", "shared", "claim_unproven",
     "claim_rejected", "held_out", "other_gpu_not_ours", "no_leader", "another_writer", "write_ignored",
-    "length_unknown", "cost_unknown",
+    "length_unknown", "cost_unknown", "only_limit",
 })  # fmt: skip
 """Reasons of a run's limit that say why it was never lowered, where it never was."""
 _SHORT_S: Final = 30.0
