@@ -300,7 +300,7 @@ def _values_of_reason(node: ast.AST) -> list[ast.expr]:
             | ast.Assign(targets=[ast.Name(id="reason")], value=value)
             | ast.Call(func=ast.Attribute(attr="_highest"), args=[_, value, _])
             | ast.Call(
-                func=ast.Attribute(attr="_tell" | "_report" | "_observe_only" | "_restore" | "_give_back"),
+                func=ast.Attribute(attr="_notify" | "_tell" | "_report" | "_observe_only" | "_restore" | "_give_back"),
                 args=[value, *_],
             )
         ):

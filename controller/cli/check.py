@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from controller.cli.configuration import add_configuration
+from controller.cli.broker import listens, own_address
+from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
 from controller.cli.output import Terminal, print_json, shown
 from controller.cli.wiring import backend_of, opened_sources, read_password
 from controller.clock import SystemClock
@@ -40,6 +41,7 @@ from policies.providers.base import (
     SignalUnavailableError,
 )
 from policies.providers.catalogue import Source
+from policies.providers.sources.mqtt import FIRST_WAIT_S, MqttProvider
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.messages.topics import PROBE, RunKey, Topics
@@ -63,11 +65,15 @@ _MEANINGS: Final[dict[type[SignalError], str]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Finding:
-    """What was checked, what was found, and what is wrong with it; nothing if `fault` is empty."""
+    """What was checked, what was found, and what is wrong with it; nothing if `fault` is empty.
+
+    Where `is_checked` is false it could not be checked now, and nothing is known to be wrong: `found` says why.
+    """
 
     what: str
     found: str
     fault: str = ""
+    is_checked: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,13 +96,25 @@ class GpuCheck:
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
+    add_simulation(verb)
     verb.add_argument("--json", action="store_true", help="print JSON")
-    verb.set_defaults(do=lambda options: check(load_config(options.config, options.set), as_json=options.json))
+
+    def do(options: argparse.Namespace) -> int:
+        config = load_config(options.config, options.set)
+        return check(config, as_json=options.json, has_file=options.config is not None)
+
+    verb.set_defaults(do=do)
 
 
-def check(config: Config, *, as_json: bool) -> int:
-    """Print what was found and what is wrong; return 0 if nothing is."""
-    gpus, findings = asyncio.run(_check(config))
+def check(config: Config, *, as_json: bool, has_file: bool) -> int:
+    """Print what was found and what is wrong; return 0 if nothing is.
+
+    Args:
+        config: of the controller.
+        as_json: whether to print JSON.
+        has_file: whether it is of a file: without one, `gridchase up` may be what comes next, and brings a broker.
+    """
+    gpus, findings = asyncio.run(_check(config, may_start_broker=not has_file))
     faults = [line for finding in findings for line in finding.fault.splitlines()]
     faults += [f"{gpu.uuid}: {fault}" for gpu in gpus for fault in gpu.faults]
     if as_json:
@@ -107,7 +125,7 @@ def check(config: Config, *, as_json: bool) -> int:
     return int(bool(faults))
 
 
-async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
+async def _check(config: Config, *, may_start_broker: bool) -> tuple[list[GpuCheck], list[Finding]]:
     findings = []
     backend = backend_of(config, SystemClock())
     gpus: list[GpuCheck] = []
@@ -120,9 +138,9 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
             findings.append(await _check_processes(opened, config))
         await backend.close()
     except BackendError as error:
-        findings.append(Finding(what="driver", found="none", fault=str(error)))
+        findings.append(Finding(what="driver", found="none", fault=f"{error}\n{TRY_SIMULATION}"))
     findings += [
-        *await _check_bus(config),
+        *await _check_bus(config, may_start_broker=may_start_broker),
         *await _check_signal(config.signal, now_s=SystemClock().now_s()),
         _check_permission(config),
         _check_state(config),
@@ -178,9 +196,13 @@ async def _check_processes(gpus: Sequence[Gpu], config: Config) -> Finding:
     return Finding(what="processes", found="hidden" if hidden else found, fault=fault)
 
 
-async def _check_bus(config: Config) -> list[Finding]:
+async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]:
     """Send a message on each topic that this node and a training here use, and see who receives it."""
     bus = config.bus
+    own = own_address(bus.url) if may_start_broker and not bus.username else None
+    if own is not None and not await listens(*own):
+        absent = f"no broker answers at {bus.url} yet: `gridchase up` starts one; topics are checked beside it"
+        return [Finding(what="broker", found=absent, is_checked=False)]
     try:
         password = read_password(bus)
     except ConfigError as error:
@@ -202,7 +224,7 @@ async def _check_bus(config: Config) -> list[Finding]:
         return findings
     findings.append(_topics_of(NODE, report.results, topics))
     if training is None:
-        findings.append(Finding(what=f"topics of {TRAINING}", found=f"not checked: {remark}"))
+        findings.append(Finding(what=f"topics of {TRAINING}", found=f"not checked: {remark}", is_checked=False))
     elif TRAINING in report.faults:
         findings.append(Finding(what=f"topics of {TRAINING}", found="none", fault=report.faults[TRAINING]))
     else:
@@ -267,6 +289,9 @@ async def _ask(source: Source, *, what: str, now_s: float) -> Finding:
     history = await provider.fetch_history(since_s=now_s - LOOK_BACK_S, now_s=now_s)
     name = f"{provider.name} ({provider.losses})" if provider.losses else provider.name
     age_s = history.age_s(now_s) if history is not None else float("inf")
+    if isinstance(provider, MqttProvider) and not provider.has_received:
+        silent = f"{provider.name}: no message in {FIRST_WAIT_S:g} s: the signal begins with the first one"
+        return Finding(what=what, found=silent, is_checked=False)
     if history is None or age_s > max(source.max_age_s, source.lag_s):
         fault = f"{name} has no current value: the plan will not follow the grid"
         return Finding(what=what, found=name, fault=fault)
@@ -367,10 +392,10 @@ def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> 
         draw = "" if gpu.power_w is None else f"; draws {gpu.power_w:.0f} W{counter}"
         console.print(f"{gpu.index}: {gpu.model}, {gpu.uuid}\n   power limits [W]: {limits}{draw}", soft_wrap=True)
     for finding in findings:
-        console.print(
-            f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {shown(finding.found)}"
-        )
+        mark = "[red]✗[/red]" if finding.fault else "[green]✓[/green]" if finding.is_checked else "[yellow]–[/yellow]"  # noqa: RUF001
+        console.print(f"{mark} {finding.what}: {shown(finding.found)}")
     for fault in faults:
         console.print(f"[red]wrong:[/red] {shown(fault)}", soft_wrap=True, highlight=False)
     if not faults:
-        console.print("nothing is wrong")
+        are_all_checked = all(finding.is_checked for finding in findings)
+        console.print("nothing is wrong" if are_all_checked else "nothing is wrong with what could be checked")

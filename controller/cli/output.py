@@ -102,8 +102,8 @@ def write_drawing(option: str, path: Path, content: bytes, *, as_json: bool) -> 
 
 
 def plain_table(title: str | None = None) -> Table:
-    """Return an empty table without frame."""
-    title = None if title is None else shown(title)
+    """Return an empty table without frame; the title may have several lines."""
+    title = None if title is None else "\n".join(map(shown, title.split("\n")))
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 

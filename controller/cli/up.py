@@ -6,18 +6,18 @@ import logging
 import shlex
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Final
 
 import msgspec
 
 from controller.app import run_controller
-from controller.cli.broker import wait_for_broker_end
-from controller.cli.configuration import add_configuration
+from controller.cli.broker import MQTT_PORT, listens, own_address, wait_for_broker_end
+from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
-from controller.errors import ConfigError
+from controller.errors import BackendError, ConfigError
 from controller.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.service.app import Served, run_service
@@ -26,9 +26,10 @@ from policies.service.errors import PolicyError
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.embedded_broker import embedded_broker
 
-MQTT_PORT = 1883
-PROBE_TIMEOUT_S = 1.0
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+BROKER_ENDED: Final = (
+    "power limits go back, and this ends. Start `gridchase up` again: trainings reconnect by themselves. A mosquitto "
+    "that runs as a service is used instead of one of our own"
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ _LOGGER = logging.getLogger(__name__)
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
+    add_simulation(verb)
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
         "--policy-config",
@@ -69,20 +71,22 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
         " machine, at the next start or by `gridchase restore`",
         flush=True,
     )
+    if config.gpu.backend == "simulation":
+        print("the GPU is simulated: its limits, power, energy and savings are not of this machine", flush=True)
     run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command), config)
     return 0
 
 
 async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str) -> None:
     """Start the broker of the configuration on this machine, unless one listens there, then run the rest."""
-    url = urlsplit(config.bus.url)
-    host, port = url.hostname or "", url.port or MQTT_PORT
-    if url.scheme != "mqtt" or host not in LOOPBACK:
+    address = own_address(config.bus.url)
+    if address is None:
         fault = f"bus.url = {config.bus.url!r}: `up` runs its own broker on this machine; use `gridchase controller`"
         raise ConfigError([fault])
+    host, port = address
     stop = asyncio.Event()
     with stopped_by_signals(stop.set):
-        if await _listens(host, port):
+        if await listens(host, port):
             print(f"using the broker that already listens at {config.bus.url}", flush=True)
             await _run_both(config, policy, stop, jobs_command)
             return
@@ -90,7 +94,7 @@ async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str)
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(wait_for_broker_end(running), name="broker")
+                watching = tasks.create_task(wait_for_broker_end(running, BROKER_ENDED), name="broker")
                 await _run_both(_with_url(config, running.url), policy, stop, jobs_command)
                 watching.cancel()
 
@@ -99,7 +103,10 @@ async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.E
     async with opened_node(config) as node, asyncio.TaskGroup() as tasks:
         if policy is not None:
             tasks.create_task(_serve_policy(config, policy, stop, jobs_command), name="policy service")
-        await run_controller(node, stop=stop)
+        try:
+            await run_controller(node, stop=stop)
+        except BackendError as error:
+            raise type(error)(f"{error}\n{TRY_SIMULATION}") from error
 
 
 async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, jobs_command: str) -> None:
@@ -134,16 +141,6 @@ def _jobs_command(config: Config, policy_file: Path | None) -> str:
     if state_dir != policy_state_dir(None):
         words += ["--state-dir", str(state_dir)]
     return shlex.join(words)
-
-
-async def _listens(host: str, port: int) -> bool:
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
 
 
 def _with_url(config: Config, url: str) -> Config:

@@ -21,7 +21,7 @@ from policies import profiling
 from policies.profiling import Observation, ProfilerSettings, Refinement, posterior_curve, sampled_curve
 from policies.profiling.drift import Drift, has_drifted, has_rested, update_drift
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
-from policies.profiling.rhythm import Fault
+from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.sweep import has_risen
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
@@ -41,11 +41,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotProfiled:
-    """It cannot be told what an iteration of the run is; `fault`: why."""
+    """It cannot be told what an iteration of the run is; `reason`: why."""
 
     name: ClassVar[Literal["not_profiled"]] = "not_profiled"
     settings: ProfilerSettings
-    fault: Fault
+    reason: NotProfiledReason
     n_drifts: int = 0
 
 

@@ -95,6 +95,11 @@ class GpuGroup:
         states = self.states()
         return max(state.floor_power_limit_w for state in states), min(state.ceiling_power_limit_w for state in states)
 
+    def only_limit_w(self) -> float | None:
+        """Return the only limit that the GPUs may have [W]; None where there are several."""
+        floor_w, ceiling_w = self.bounds_w()
+        return ceiling_w if floor_w >= ceiling_w - LIMIT_TOLERANCE_W else None
+
     def request(self, target: Target, reductions: Mapping[str, float] | None = None) -> None:
         """Request a limit; the same one is not requested twice.
 

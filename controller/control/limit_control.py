@@ -26,7 +26,7 @@ from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
 from policies.profiling import ProfilerSettings
-from policies.profiling.rhythm import Fault
+from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
 from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
@@ -35,7 +35,7 @@ FOLLOW_S = 2.0
 """A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
 FIRST_LOOK = -1
 """Looks at the highest limit are numbered from here downwards, blocks of refinement from 1 upwards."""
-REFUSALS: Final[Mapping[Fault, str]] = {
+REFUSALS: Final[Mapping[NotProfiledReason, str]] = {
     "bursts_ambiguous": (
         "its marks come in bursts, which may be the batches of one step or the steps before a pause; let the training"
         " tell its steps: a framework's callback, or publisher.iteration() after each"
@@ -148,7 +148,7 @@ class LimitControl:
         """Drop the curve: the run's GPUs are others now."""
         self.state, self.profile, self._plan = Waiting(n_drifts=self.state.n_drifts), None, None
 
-    def heed(self, rhythm: RunRhythm) -> bool:
+    def update_rhythm(self, rhythm: RunRhythm) -> bool:
         """Take note of what is known of the rhythm of the run; return whether what was measured before is void.
 
         It is where it cannot be told any more what an iteration is, or where that has turned out to be something else.
@@ -157,30 +157,30 @@ class LimitControl:
         if isinstance(self.state, Waiting):
             return False
         if isinstance(self.state, NotProfiled):
-            if rhythm.fault is None:
+            if rhythm.not_profiled_reason is None:
                 self.reset()
             else:
-                self.state = replace(self.state, fault=rhythm.fault)
+                self.state = replace(self.state, reason=rhythm.not_profiled_reason)
             return False
         is_planned = isinstance(self.state, Planned)  # then a wait that was taken for a pause is no more than a drift
         is_other = rhythm.unit != before.unit if is_planned else rhythm.regime != before.regime
-        if rhythm.fault is None and not is_other:
+        if rhythm.not_profiled_reason is None and not is_other:
             if (before.standing, rhythm.standing) == ("unknown", "known"):
                 self._update_profile()
             return False
         settings, n_drifts = self.state.settings, self.state.n_drifts
         self.reset()
-        if rhythm.fault is not None:
-            self.state = NotProfiled(settings=settings, fault=rhythm.fault, n_drifts=n_drifts)
+        if rhythm.not_profiled_reason is not None:
+            self.state = NotProfiled(settings=settings, reason=rhythm.not_profiled_reason, n_drifts=n_drifts)
         self._restarts_budget = True
         return True
 
     @property
-    def fault(self) -> Fault | None:
+    def not_profiled_reason(self) -> NotProfiledReason | None:
         """Return why the run is not profiled; None where it is, or will be."""
         match self.state:
-            case NotProfiled(fault=fault):
-                return fault
+            case NotProfiled(reason=reason):
+                return reason
             case Profiling(sweep=sweep) if profiling.target_power_limit_w(sweep) is None:
                 return "not_steady"
         return None
@@ -266,8 +266,8 @@ class LimitControl:
         match self.state:
             case Profiling() as state:
                 return self._to_measure(state)
-            case NotProfiled(settings=settings, fault=fault):
-                return self._highest(settings, "not_profiled", refusal_of(fault))
+            case NotProfiled(settings=settings, reason=reason):
+                return self._highest(settings, "not_profiled", refusal_of(reason))
             case Planned() as state if self._plan is not None:
                 n_block = self._trial_block(state)
                 if n_block is None:
@@ -309,15 +309,15 @@ class LimitControl:
         """
         if not isinstance(self.state, Planned) or not self.state.is_exploring:
             return False
-        return not self.state.drift.is_suspected or self._settles_doubt(self.state)
+        return not self.state.drift.is_suspected or self._checks_drift_at_highest(self.state)
 
-    def _settles_doubt(self, state: Planned) -> bool:
+    def _checks_drift_at_highest(self, state: Planned) -> bool:
         """Return whether the highest limit is tried out until it is clear whether the job is another one there."""
         return state.resolves_suspected_drift and self._plan is not None and self._plan.is_trying_the_highest
 
     def _update_look(self, state: Planned) -> None:
         """Begin or end a look; in doubt none begins, and one that has begun may show what the doubt is about."""
-        if self._settles_doubt(state) or (state.drift.is_suspected and not self.ledger.is_looking):
+        if self._checks_drift_at_highest(state) or (state.drift.is_suspected and not self.ledger.is_looking):
             return
         settle_s = self._look_settle_s
         self.ledger.update_look(state.refinement, state.settings, settle_s=settle_s, length_s=self._length_s)
@@ -351,9 +351,9 @@ class LimitControl:
         return plan.try_out(sample, inputs, n_block=n_block, block_s=state.settings.block_s, which=which)
 
 
-def refusal_of(fault: Fault) -> str:
+def refusal_of(reason: NotProfiledReason) -> str:
     """Return why a run is not profiled, and what follows: a sentence."""
-    return f"the run is not profiled, and keeps the highest limit: {REFUSALS[fault]}"
+    return f"the run is not profiled, and keeps the highest limit: {REFUSALS[reason]}"
 
 
 def _length_s(progress: Progress) -> float | None:

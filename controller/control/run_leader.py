@@ -66,9 +66,9 @@ class RunLeader:
         reporter: RunReporter,
         other_nodes: OtherNodes,
         books: RunBooks,
-        tell: Callable[[str, str], None],
+        notify: Callable[[str, str], None],
     ) -> None:
-        self._tell = tell
+        self._notify = notify
         self._has_told = False
         self._run = run
         self._key = JobKey(run.user, run.job)
@@ -170,16 +170,16 @@ class RunLeader:
             return HELD_OUT
         limits, slowest, rhythm = self.limits, self._ranks.slowest, self._ranks.rhythm
         limits.is_multi_node = self._ranks.is_multi_node
-        if limits.heed(rhythm):  # what was measured before is void
+        if limits.update_rhythm(rhythm):  # what was measured before is void
             self._books.curve = None
             self._books.close(Looks())
         if isinstance(limits.state, Waiting):
             self._begin(rhythm)
-        if limits.fault is not None and not self._has_told:
+        if limits.not_profiled_reason is not None and not self._has_told:
             self._has_told = True
-            detail = refusal_of(limits.fault)
-            _LOGGER.warning("%s: %s (%s)", self._ranks.name, detail, limits.fault)
-            self._tell("not_profiled", detail)
+            detail = refusal_of(limits.not_profiled_reason)
+            _LOGGER.warning("%s: %s (%s)", self._ranks.name, detail, limits.not_profiled_reason)
+            self._notify("not_profiled", detail)
         is_paused = slowest.is_paused(now_ns, after_s=self._pause_s)
         if self._account.has_unreadable_gpu or is_paused:
             highest = limits.highest_while_paused(
@@ -195,12 +195,12 @@ class RunLeader:
         """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
         gpus, limits = self._gpus, self.limits
         state: ProfileState = "observing" if is_barred or self._is_held_out else limits.state.name
-        fault = limits.fault if state == limits.state.name else None
-        current = state, fault, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
+        reason = limits.not_profiled_reason if state == limits.state.name else None
+        current = state, reason, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
         if current != self._published:
             self._published = current
             self._reporter.publish_profile(
-                limits.profile, state=state, reason=fault, gpu_model=gpus.model, n_gpus=len(gpus.uuids)
+                limits.profile, state=state, reason=reason, gpu_model=gpus.model, n_gpus=len(gpus.uuids)
             )
         if target is not None and self._ranks.is_multi_node and gpus.states():
             self._broadcast.publish(

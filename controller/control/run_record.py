@@ -42,6 +42,7 @@ class RunRecord:
         reporter: RunReporter,
         history: RunHistory,
         holdout_ratio: float,
+        has_checkpoint: bool,
     ) -> None:
         self._run = run
         self._clock = clock
@@ -57,6 +58,8 @@ class RunRecord:
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
         self._mean_power_limit_w: float | None = None
+        self._is_orphan = not has_checkpoint and history.has_begun(JobKey(run.user, run.job), run.run)
+        """Whether a former controller had this run, perhaps at lower limits, and has left no account of it."""
 
     def note_limit(self, target: Target | Blocked | None, *, is_claim_rejected: bool) -> None:
         """Note the limit and its reason; once the run ends, the record says what it was while the run ran."""
@@ -64,6 +67,9 @@ class RunRecord:
             return
         self._mean_power_limit_w = self._gpus.mean_power_limit_w
         wanted = Blocked(target.reason, target.detail) if target is not None else self._limit_reason
+        if isinstance(target, Target) and (only_w := self._gpus.only_limit_w()) is not None:
+            detail = f"no limit below {only_w:g} W may be set: there is nothing to lower"
+            wanted = Blocked(reason="only_limit", detail=detail)
         self._limit_reason = wanted if is_claim_rejected else self._gpus.why_not_ours() or wanted
 
     def publish(
@@ -78,6 +84,9 @@ class RunRecord:
         """
         if not self._ranks.members or self._account.is_resuming:
             return
+        if self._is_orphan and self._ranks.slowest.n_unobserved >= 1:
+            self._saving.books.gap = self._saving.books.gap or "incomplete"
+            incomplete = [*incomplete, "earlier_controller"]
         kind = self._signal.kind
         history = self._signal.history() if kind == "price" else None
         part = energy_report(

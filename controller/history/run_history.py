@@ -173,6 +173,10 @@ class RunHistory:
         )
         return begun
 
+    def has_begun(self, key: JobKey, run: str) -> bool:
+        """Return whether a run has begun here, and is not known to have ended."""
+        return run in self._record(key).begun
+
     def end(self, key: JobKey, outcome: Outcome) -> EndedRun | None:
         """Record how a run has ended, and return that; one that has not begun here is another node's."""
         record = self._record(key)

@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger(__name__)
 
 Grant = Callable[[RunKey, Gpu], None]
 Refuse = Callable[[RunKey, int, ClaimRejection], None]
-Hear = Callable[[RunKey, int], None]
+Acknowledge = Callable[[RunKey, int], None]
 Withdraw = Callable[[RunKey, str, str], None]
 Join = Callable[[RunKey, RunKey], bool]
 
@@ -84,7 +84,7 @@ class ClaimArbiter:
         grant: gives a GPU to a run, which may have it already.
         withdraw: takes a GPU from a run, and says why.
         refuse: is called once for each reason for which a rank of a run does not get its GPUs.
-        hear: is called with each process that is heard for the first time.
+        acknowledge: is called with each process that is heard for the first time.
         join: makes the only rank of a run one of the run whose GPU it shares, where both are of one launch; returns
             whether it is so.
 
@@ -104,7 +104,7 @@ class ClaimArbiter:
         grant: Grant,
         withdraw: Withdraw,
         refuse: Refuse,
-        hear: Hear,
+        acknowledge: Acknowledge,
         join: Join,
     ) -> None:
         self.claims = GpuClaims()
@@ -112,9 +112,9 @@ class ClaimArbiter:
         self._runs = runs
         self._processes = processes
         self._trusts_bus = trusts_bus
-        self._knows_users = authenticates_users
+        self._authenticates_users = authenticates_users
         self._clock = clock
-        self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, hear
+        self._on_grant, self._on_withdrawal, self._on_refusal, self._on_process = grant, withdraw, refuse, acknowledge
         self._join = join
         self._boards: dict[str, BoardProcesses | None] = {}
         """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
@@ -207,7 +207,7 @@ class ClaimArbiter:
         # What a former controller has left comes first: what is joined is a part of it again.
         for key in sorted(self._claims, key=lambda each: not self._runs[each].ranks.is_resumed):
             # Whoever may take any name on the bus proves nothing by the name of an account.
-            uid = await self._processes.uid_of(key.user) if self._knows_users else None
+            uid = await self._processes.uid_of(key.user) if self._authenticates_users else None
             of_run = self._claims.get(key)
             if of_run is None:  # it has ended meanwhile
                 continue

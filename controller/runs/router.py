@@ -87,7 +87,7 @@ class Router:
             grant=self._grant,
             withdraw=self._withdraw,
             refuse=self._refuse,
-            hear=lambda key, rank: self._tell(key, rank, HEARD, HEARD_DETAIL),
+            acknowledge=lambda key, rank: self._notify(key, rank, HEARD, HEARD_DETAIL),
             join=self._join,
         )
         self.invalid_messages = InvalidMessages(clock.now_s)
@@ -159,7 +159,7 @@ class Router:
         if run is None or run.is_flooding or parsed is None or parsed.run is None or parsed.rank is None:
             return
         run.is_flooding = True
-        self._tell(parsed.run, parsed.rank, "too_many_messages", SURPLUS_DETAIL)
+        self._notify(parsed.run, parsed.rank, "too_many_messages", SURPLUS_DETAIL)
 
     def _on_status(self, topic: ParsedTopic, payload: bytes) -> None:
         if not payload:  # a retained status that was cleared
@@ -170,7 +170,7 @@ class Router:
             raise DecodeError(f"the payload is of boot {status.boot_id}, not of the topic's boot")
         if key.job == PROBE:
             if status.state == "running":
-                self._tell(key, rank, HEARD, HEARD_DETAIL)
+                self._notify(key, rank, HEARD, HEARD_DETAIL)
             return
         self._retained.record(key, rank, status, now_s=self._clock.now_s())
         self._route_status(key, rank, status)
@@ -232,8 +232,8 @@ class Router:
         number = whole.take_in(run)
         self._joined[key] = owner, number
         detail = f"this process is rank {number} of run {owner.run}, whose GPU it shares: their rates add up"
-        self._tell(key, number, JOINED, detail, joined=owner.run)
-        self._tell(owner, 0, JOINED, f"other processes are ranks of run {owner.run}, too", joined=owner.run)
+        self._notify(key, number, JOINED, detail, joined=owner.run)
+        self._notify(owner, 0, JOINED, f"other processes are ranks of run {owner.run}, too", joined=owner.run)
         _LOGGER.info("%s: is rank %d of %s from now on", key, number, owner)
         self.arbiter.on_status(owner, number)
         return True
@@ -245,7 +245,7 @@ class Router:
         if (fault := run_fault(self.runs.keys(), key)) is not None:
             if self._refused.get(key) is None:
                 self._refused[key] = True
-                self._tell(key, rank, "too_many_runs", fault)
+                self._notify(key, rank, "too_many_runs", fault)
             raise DecodeError(fault)
         run = TrainingRun(
             RunIdentity(user=key.user, job=key.job, run=key.run, node=self._config.node.name),
@@ -258,7 +258,7 @@ class Router:
             bus=self._bus,
             topics=self._topics,
             on_release=self._release_gpus,
-            tell=partial(self._tell, key, rank),
+            notify=partial(self._notify, key, rank),
             has_predecessor=key in self._ended,
         )
         self.runs[key] = run
@@ -305,9 +305,9 @@ class Router:
     def _refuse(self, key: RunKey, rank: int, rejection: ClaimRejection) -> None:
         """Say why a rank did not get its GPUs: in the log, and to the training."""
         _LOGGER.warning("%s: no limit is set: %s", key, rejection.detail)
-        self._tell(key, rank, rejection.code, rejection.detail)
+        self._notify(key, rank, rejection.code, rejection.detail)
 
-    def _tell(self, key: RunKey, rank: int, code: str, detail: str, *, joined: str | None = None) -> None:
+    def _notify(self, key: RunKey, rank: int, code: str, detail: str, *, joined: str | None = None) -> None:
         """Send a notice to a training process."""
         notice = Notice(
             user=key.user,

@@ -64,7 +64,7 @@ class TrainingRun:
         bus: where to publish.
         topics: the topics below the configured root.
         on_release: called once, when the run has ended and its GPUs are free.
-        tell: sends the training a notice: its code, and a sentence.
+        notify: sends the training a notice: its code, and a sentence.
         has_predecessor: whether a run of this name has ended before.
 
     Attributes:
@@ -90,7 +90,7 @@ class TrainingRun:
         bus: Bus,
         topics: Topics,
         on_release: Callable[["TrainingRun"], None],
-        tell: Callable[[str, str], None],
+        notify: Callable[[str, str], None],
         has_predecessor: bool = False,
     ) -> None:
         self._has_predecessor = has_predecessor
@@ -127,7 +127,7 @@ class TrainingRun:
             reporter=self._reporter,
             other_nodes=self.other_nodes,
             books=books,
-            tell=tell,
+            notify=notify,
         )
         self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter, books=books)
         self._control = self._role()
@@ -350,6 +350,7 @@ class TrainingRun:
             reporter=self._reporter,
             history=history,
             holdout_ratio=holdout_ratio,
+            has_checkpoint=self._former is not None,
         )
 
     def _role(self) -> RunControl:

@@ -85,8 +85,10 @@ HALVES_RATIO: Final = 0.03
 N_BLOCKS: Final = 8
 MAD_PER_DEVIATION: Final = 0.6745
 
-Fault = Literal["too_short", "bursts_ambiguous", "pauses_frequent", "pauses_unclear", "not_steady"]
-UNUSABLE: Final[frozenset[Fault | None]] = frozenset({"bursts_ambiguous", "pauses_frequent", "pauses_unclear"})
+NotProfiledReason = Literal["too_short", "bursts_ambiguous", "pauses_frequent", "pauses_unclear", "not_steady"]
+UNUSABLE: Final[frozenset[NotProfiledReason | None]] = frozenset(
+    {"bursts_ambiguous", "pauses_frequent", "pauses_unclear"}
+)
 """With these it is not known what an iteration is; with the others only how long it takes on the mean."""
 
 
@@ -103,7 +105,7 @@ class Rhythm:
         period: after how many iterations their lengths repeat.
         pause_ratio: an interval is a pause where it is longer than this many times the usual one; infinite: there are
             none.
-        fault: why nothing is claimed; None: the mean is known to 2 %.
+        not_profiled_reason: why nothing is claimed; None: the mean is known to 2 %.
     """
 
     iteration_time_s: float
@@ -113,12 +115,12 @@ class Rhythm:
     burst_limit_s: float = 0.0
     period: int = 1
     pause_ratio: float = PAUSE_RATIO
-    fault: Fault | None = None
+    not_profiled_reason: NotProfiledReason | None = None
 
     @property
     def is_usable(self) -> bool:
         """Return whether it is known what an iteration is."""
-        return self.fault not in UNUSABLE
+        return self.not_profiled_reason not in UNUSABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +179,9 @@ def judge_rhythm(found: Intervals) -> Rhythm:
     return replace(_judged(_steps(found, ~is_short)), draws=draws, burst_limit_s=jump_s)
 
 
-def _refused(found: Intervals, fault: Fault) -> Rhythm:
+def _refused(found: Intervals, reason: NotProfiledReason) -> Rhythm:
     mean_s = float(found.times_s.mean()) if len(found) else 0.0
-    return Rhythm(iteration_time_s=mean_s, n_iterations=len(found), fault=fault)
+    return Rhythm(iteration_time_s=mean_s, n_iterations=len(found), not_profiled_reason=reason)
 
 
 def _jump_s(loose_s: Values) -> float | None:
@@ -221,14 +223,14 @@ def _judged(found: Intervals) -> Rhythm:
     if made_good_ratio > MADE_GOOD_SHARE and float(excess_s.sum()) > DOUBTED_SHARE * float(found.times_s.sum()):
         ratio, excess_s, made_good_ratio = math.inf, np.zeros(len(found)), 0.0
     kept_s = found.times_s - excess_s
-    fault = _pause_fault(found, excess_s, _near_s(found, usual_s, ratio), made_good_ratio=made_good_ratio)
+    reason = _pause_reason(found, excess_s, _near_s(found, usual_s, ratio), made_good_ratio=made_good_ratio)
     return Rhythm(
         iteration_time_s=float(kept_s.mean()),
         n_iterations=len(found),
         n_pauses=int(np.count_nonzero(excess_s)),
         period=period,
         pause_ratio=ratio,
-        fault=fault or _steadiness_fault(kept_s, period),
+        not_profiled_reason=reason or _steadiness_reason(kept_s, period),
     )
 
 
@@ -295,7 +297,9 @@ def _made_good_ratio(times_s: Values, excess_s: Values) -> float:
     return made_good_s / paused_s if paused_s > 0 else 0.0
 
 
-def _pause_fault(found: Intervals, excess_s: Values, near_s: Values, *, made_good_ratio: float) -> Fault | None:
+def _pause_reason(
+    found: Intervals, excess_s: Values, near_s: Values, *, made_good_ratio: float
+) -> NotProfiledReason | None:
     """Return why pauses are not told from iterations, if so."""
     at, total_s = np.flatnonzero(excess_s), float(found.times_s.sum())
     is_frequent = len(at) > FREQUENT_SHARE * len(found)
@@ -308,7 +312,7 @@ def _pause_fault(found: Intervals, excess_s: Values, near_s: Values, *, made_goo
     return "pauses_frequent" if is_frequent else "pauses_unclear"
 
 
-def _steadiness_fault(kept_s: Values, period: int) -> Fault | None:
+def _steadiness_reason(kept_s: Values, period: int) -> NotProfiledReason | None:
     """Return why the mean says little about iterations to come, if so."""
     times_s = kept_s[: len(kept_s) // period * period].reshape(-1, period).mean(axis=1)
     n, mean_s = len(times_s), float(times_s.mean())

@@ -19,8 +19,8 @@ from policies.profiling.rhythm import (
     LEAST_N,
     SKIPPED,
     USUAL_N,
-    Fault,
     Intervals,
+    NotProfiledReason,
     Rhythm,
     joined,
     judge_rhythm,
@@ -72,7 +72,7 @@ class RunRhythm:
     """What is known of the rhythm of a run: as much as of its least known rank; see `RhythmTracker`."""
 
     standing: Standing = "known"
-    fault: Fault | None = None
+    not_profiled_reason: NotProfiledReason | None = None
     unit: int = 0
     regime: int = 0
 
@@ -102,9 +102,9 @@ class RhythmTracker:
         self._due_n, self._since_s, self._seen_s = FIRST_JUDGED_N, 0.0, 0.0
 
     @property
-    def fault(self) -> Fault | None:
+    def not_profiled_reason(self) -> NotProfiledReason | None:
         """Return why it cannot be told what an iteration is; None where it can, or may yet."""
-        return self.rhythm.fault if self.standing == "refused" else None
+        return self.rhythm.not_profiled_reason if self.standing == "refused" else None
 
     def find_pauses(self, new: Intervals) -> Pauses:
         """Return the pauses among intervals that follow those so far."""
@@ -158,7 +158,7 @@ class RhythmTracker:
         n_first, before = max(SKIPPED - self._n_seen + self._n_recent, 0), self.rhythm
         rhythm = judge_rhythm(joined(self._recent, at_most=KEPT_N).without_first(n_first))
         if rhythm.draws > 1:
-            rhythm = replace(rhythm, fault="bursts_ambiguous")
+            rhythm = replace(rhythm, not_profiled_reason="bursts_ambiguous")
         if not rhythm.is_usable:  # what was understood before goes on to count
             rhythm = replace(
                 rhythm, draws=before.draws, burst_limit_s=before.burst_limit_s, pause_ratio=before.pause_ratio
@@ -188,7 +188,9 @@ def rhythm_of_run(ranks: Iterable[RhythmTracker]) -> RunRhythm:
     standings: set[Standing] = {rank.standing for rank in ranks}
     return RunRhythm(
         standing="refused" if "refused" in standings else "unknown" if "unknown" in standings else "known",
-        fault=next((rank.fault for rank in ranks if rank.fault is not None), None),
+        not_profiled_reason=next(
+            (rank.not_profiled_reason for rank in ranks if rank.not_profiled_reason is not None), None
+        ),
         unit=sum(rank.unit for rank in ranks),
         regime=sum(rank.regime for rank in ranks),
     )

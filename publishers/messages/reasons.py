@@ -37,6 +37,7 @@ SHORT_REASONS: Final = {
     "clamped": "the board changed the limit",
     "another_writer": "another program has set the limit",
     "held_out": "held out for comparison; prior limit",
+    "only_limit": "no lower limit may be set",
     "mig": "the GPU is partitioned (MIG)",
     "no_permission": "no permission to set limits",
     "not_supported": "the GPU has no power limit to set",

@@ -18,6 +18,9 @@ from publishers.messages.codec import (
     TimeS,
 )
 
+SIMULATED: Final = "(simulated)"
+"""The names of GPU models end so where no board is measured."""
+
 
 class GpuDescription(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A GPU of a node, with its limits [W]; `prior_power_limit_w` is restored in the end."""

@@ -23,7 +23,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.clock import NS_PER_S
 from policies.savings.interval import KnownSaving
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
-from tests.benchmarks.a_over_a_runs import TICK_S, Case, Finding, Node, Task, Told, play, reason_of
+from tests.benchmarks.a_over_a_runs import TICK_S, Case, Finding, Node, Task, Told, reason_of, simulate
 from tests.benchmarks.pages import add_write, measured_on, show
 
 TABLE: Final = Path(__file__).with_suffix(".md")
@@ -165,15 +165,15 @@ def missed_bars(case: Case, group: Group, saved: Errors, slower: Errors) -> Iter
         yield "sd"
 
 
-def played(tasks: Sequence[Task]) -> list[Finding]:
-    """Play runs, the longest first."""
+def simulated(tasks: Sequence[Task]) -> list[Finding]:
+    """Simulate runs, the longest first."""
     with ProcessPoolExecutor(2) as pool:
-        return list(pool.map(play, sorted(tasks, key=lambda task: -task.lasts_s)))
+        return list(pool.map(simulate, sorted(tasks, key=lambda task: -task.lasts_s)))
 
 
 def sections(n_runs: int) -> Iterator[str]:
     """Yield the table of each case, and what else is to be told of it."""
-    found = played([*tasks_of(FLAT, n_runs), *tasks_of(SAVING, n_runs), *tasks_of(THERMAL, n_runs // THERMAL_SHARE)])
+    found = simulated([*tasks_of(FLAT, n_runs), *tasks_of(SAVING, n_runs), *tasks_of(THERMAL, n_runs // THERMAL_SHARE)])
     for case in (FLAT, SAVING, THERMAL):
         members = [each for each in found if each.task.case == case]
         truths = 100 * np.array([each.saved_ratio for each in members if each.last is not None])

@@ -356,7 +356,7 @@ class Meters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A run to be played.
+    """A run to be simulated.
 
     Attributes:
         case: what is true.
@@ -431,7 +431,7 @@ def reason_of(found: KnownSaving | UnknownSaving) -> str:
     return "nothing_changed" if found.is_unchanged else ""
 
 
-def play(task: Task) -> Finding:
+def simulate(task: Task) -> Finding:
     """Return what is told of a run, beside its twin."""
     rng = np.random.default_rng(task.seed)
     is_by_work = rng.random() < BY_WORK_SHARE

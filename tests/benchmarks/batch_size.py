@@ -185,7 +185,7 @@ Seeds are paired: the k-th run of a batch size is the same for every policy. Wit
 way the batch sizes that always reach the target exchange their epochs, the smallest with the largest and so on
 (*mirrored*), or the best with the default (*swapped*). *8 at a time*: results come in after 8 runs are out; those that
 failed are tried again, together. Zeus decides then as its server does: one explores, the others take the best.
-η = 0.5 is played with all seeds that were asked for, the other conditions with half of them."""
+η = 0.5 is simulated with all seeds that were asked for, the other conditions with half of them."""
 
 
 def check(workloads: Sequence[Workload], pool: ProcessPoolExecutor) -> Iterator[str]:
@@ -260,7 +260,7 @@ def by_workload(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def pairs(outcomes: Sequence[Outcome], smaller: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the regrets of each workload under the other conditions, and of smaller ones where they were played."""
+    """Yield the regrets of each workload under the other conditions, and of smaller ones where they were simulated."""
     for condition in CONDITIONS:
         if condition == MAIN:
             continue

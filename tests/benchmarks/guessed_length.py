@@ -86,8 +86,8 @@ def tasks_of(directory: Path) -> Iterator[Task]:
                 yield Task(hours=hours, signal=reading.signal.zone, scenario=scenario, start_s=start_s, number=number)
 
 
-def play(task: Task) -> dict[Variant, Result]:
-    """Play a run for each spread of lengths, and each number of former ones."""
+def simulate(task: Task) -> dict[Variant, Result]:
+    """Simulate a run for each spread of lengths, and each number of former ones."""
     forecasts, found = HourlyForecasts(task.start_s), {}
     for spread_ratio in SPREADS:
         rng = np.random.default_rng([task.number, round(100 * spread_ratio), task.hours])
@@ -141,11 +141,11 @@ def page(directory: Path) -> Iterator[str]:
     yield "# What a guessed length is worth\n"
     yield f"{measured_on()}; `python -m tests.benchmarks.guessed_length --data DIR --write`.\n\n{PROTOCOL}\n"
     tasks = list(tasks_of(directory))
-    yield from table(tasks, replay_each(play, tasks, n_processes=2, what="runs"))
+    yield from table(tasks, replay_each(simulate, tasks, n_processes=2, what="runs"))
 
 
 def main() -> None:
-    """Play and print; with `--write` into the page beside this file."""
+    """Simulate and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
     show_data_page(parser, TABLE, lambda options: page(options.data))
 

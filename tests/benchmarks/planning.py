@@ -77,7 +77,7 @@ not tell how long it is, is looked at when it is done, after 24 h of work, and a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A run on a curve and a signal, and who plays it; the curve and the length of the run are named."""
+    """A run on a curve and a signal, and who controls it; the curve and the length of the run are named."""
 
     trace: str
     hours: int
@@ -147,7 +147,7 @@ def curves_of(directory: Path) -> Iterator[NamedCurve]:
 
 
 def tasks_of(curves: Sequence[NamedCurve], paths: Sequence[Path]) -> Iterator[Task]:
-    """Yield every run there is to play."""
+    """Yield every run there is to simulate."""
     faults: list[str] = []
     readings = read_signals(paths, faults)
     if faults:

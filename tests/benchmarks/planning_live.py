@@ -1,6 +1,6 @@
 """What a user gets: runs under the controller itself, `python -m tests.benchmarks.planning_live --data DIR [--write]`.
 
-DIR as for `tests.benchmarks.planning`. ResNet-50 on ImageNet is played on simulated time, as `gridchase replay plan
+DIR as for `tests.benchmarks.planning`. ResNet-50 on ImageNet is simulated, as `gridchase replay plan
 --live` does: told how long it is, not told, and blind to the grid, beside what knows the curve for nothing.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.cli.replay.plan_inputs import Overhead, read_signals, scenario_of
 from controller.cli.replay.processes import replay_each
-from controller.demo.live_run.play import LiveRunPlayer
+from controller.demo.live_run.simulation import LiveRunSimulator
 from policies.replay.power_limit.evaluation import Comparison, PolicyName, replay_variants, run_specs
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
@@ -33,7 +33,7 @@ PROTOCOL: Final = """\
 ResNet-50 on ImageNet, batch size 256. saved: the carbon saved against the highest limit [%], the mean over the signals.
 mix: two limits that just use up the budget, blind to the signal; planner: gridchase's plan every hour with its own
 forecast, told how long the run is; optimum: in hindsight. These three know the curve for nothing. mix-live, live and
-live-open are played by the controller: first pass with noise (2 % an iteration, 1 % of power in 10 s), looks,
+live-open are simulated under the controller: first pass with noise (2 % an iteration, 1 % of power in 10 s), looks,
 refinement, reserve, limits every 5 W, plans every 5 min, each value of the signal known when it has ended; live is told
 how long the run is, live-open is not. slower: how much longer than at the highest limit [%], the mean. share: of the
 optimum. captured: of what the grid offers, (saved - mix) / (optimum - mix). Gains are in points of what the highest
@@ -54,7 +54,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class SimulatedRun:
     """What a run comes to under each policy.
 
     Attributes:
@@ -70,12 +70,12 @@ class Played:
     end_over: float
 
 
-def played(task: Task) -> Played:
-    """Play a run under all policies."""
-    comparison = Comparison(policies=POLICIES, max_slowdowns=(task.max_slowdown,), live=LiveRunPlayer())
+def simulated(task: Task) -> SimulatedRun:
+    """Simulate a run under all policies."""
+    comparison = Comparison(policies=POLICIES, max_slowdowns=(task.max_slowdown,), live=LiveRunSimulator())
     runs = {variant.policy: run for variant, run in replay_variants(task.scenario, task.spec, comparison)}
     gains, over = _at_ends(task, runs["gridchase-live-open"], runs["static-mix-live"])
-    return Played(
+    return SimulatedRun(
         saved_ratios={name: 1 - runs[name].spent / runs["max"].spent for name in POLICIES},
         slowdown_ratios={name: runs[name].duration_s / task.spec.base_duration_s for name in POLICIES},
         end_gains=gains,
@@ -112,7 +112,7 @@ def _until(scenario: Scenario, run: RunResult, work_s: Values) -> tuple[Values, 
 
 
 def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
-    """Yield every run there is to play."""
+    """Yield every run there is to simulate."""
     faults: list[str] = []
     readings = read_signals(sorted((options.data / "carbon").glob("*.csv")), faults)
     if faults:
@@ -135,7 +135,7 @@ def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
                         )
 
 
-Cell = tuple[Task, Played]
+Cell = tuple[Task, SimulatedRun]
 
 
 def saved_table(cells: dict[str, list[Cell]]) -> Iterator[str]:
@@ -212,7 +212,7 @@ def zones_table(cells: Sequence[Cell]) -> Iterator[str]:
 def page(options: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page."""
     tasks = list(tasks_of(options))
-    found = replay_each(played, tasks, n_processes=2, what="runs")
+    found = replay_each(simulated, tasks, n_processes=2, what="runs")
     cells: dict[str, list[Cell]] = {}
     for task, each in zip(tasks, found, strict=True):
         name = f"{task.trace}, {task.hours} h, {100 * (task.max_slowdown - 1):.3g} %"
@@ -235,7 +235,7 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Play and print; with `--write` into the page beside this file."""
+    """Simulate and print; with `--write` into the page beside this file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", nargs="+", type=int, default=[24], help="how long runs are at the highest limit")
     parser.add_argument("--max-slowdown", nargs="+", type=float, default=[1.05], help="their budgets of time")

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from controller.cli.replay.processes import replay_each
-from controller.demo.live_run.profile import MAX_SLOWDOWN, play_curve
+from controller.demo.live_run.profile import MAX_SLOWDOWN, simulate_curve
 from controller.demo.recurrences.trace_files import read_power
 from controller.gpu.simulation.measured_curve import load_curve
 from policies.replay.profiling.curves import GRID_W, TrueCurve, true_curves
@@ -48,7 +48,7 @@ SPEEDUP_RATIO: Final = 10.0
 """Iterations of the stub are a tenth as long as they were measured: 77 ms at 300 W."""
 COUNTER_S: Final = 0.05
 LIVE_SEEDS: Final = 2
-"""Of the runs under the controller, which take the longest to play."""
+"""Of the runs under the controller, which take the longest to simulate."""
 TIMEOUT_S: Final = 900.0
 NEAR_RATIO: Final = 0.01
 QUIET: Final = {"OPENBLAS_NUM_THREADS": "1"}
@@ -190,7 +190,7 @@ def replay_section(paths: Sequence[Path], curves: Sequence[TrueCurve], n_seeds: 
     """Yield the replay over traces of power, at each level of noise."""
     yield f"\n## On measured curves: {', '.join(path.name for path in paths)}, {n_seeds} seeds\n"
     yield (
-        f"All {len(curves)} curves of the traces of Zeus v0.3 (Apache-2.0), as `gridchase replay profile` plays them; "
+        f"All {len(curves)} curves of the traces of Zeus v0.3 (Apache-2.0), as `gridchase replay profile` does; "
         "η = 0.5; means, but for the median of the iterations to the first plan. *1,000* and so on: what a job of so "
         "many iterations costs beyond the best limit of a 5 W grid, profiling included, in iterations of that. "
         "*Error*: of the limit that is kept; *good*: within 1 %, by curve and seed. *Against Zeus*: on the worst "
@@ -225,10 +225,10 @@ def _table(curves: Sequence[TrueCurve], noise: NoiseName, n_seeds: int) -> Itera
 def live_section(curves: Sequence[TrueCurve], n_seeds: int) -> Iterator[str]:
     """Yield what the controller's default costs on the same curves."""
     tasks = [(curve, n_seeds) for curve in curves]
-    rows = replay_each(_play, tasks, n_processes=os.cpu_count() or 1, what="live runs")
+    rows = replay_each(_simulate, tasks, n_processes=os.cpu_count() or 1, what="live runs")
     yield f"\n## The default: at most {100 * (MAX_SLOWDOWN - 1):g} % slower, {n_seeds} seeds\n"
     yield (
-        "The same curves as `gridchase replay profile --live` plays them: the controller itself on simulated time, as "
+        "The same curves as `gridchase replay profile --live` runs them: the controller itself on simulated time, as "
         "it runs by default, without a signal; nothing says how long a run is. *Slower*: than at the highest limit. "
         "*Excess*: energy beyond the least with which any mix of two limits does the work in that time, in iterations "
         "of that mix: the first pass, the limits that were tried, the looks at the highest one, and what is not known "
@@ -251,9 +251,9 @@ def _trace_of(curve: str) -> str:
     return curve.rsplit("@", 1)[-1]
 
 
-def _play(task: tuple[TrueCurve, int]) -> SlowdownRow:
+def _simulate(task: tuple[TrueCurve, int]) -> SlowdownRow:
     curve, n_seeds = task
-    return play_curve(curve, n_seeds=n_seeds)
+    return simulate_curve(curve, n_seeds=n_seeds)
 
 
 def _evaluate(task: _Task) -> ProfilingEvaluation:

@@ -54,8 +54,8 @@ with requests; and a judgement, every 128 iterations and 10 s at most, {2:.0f} Â
 def verdict(marks: Marks) -> str:
     """Return what the rules say of a mixture: `right`, `wrong`, `no claim`, or `not profiled`."""
     rhythm = judge_rhythm(marks.seen.without_first(SKIPPED))
-    if rhythm.fault is not None:
-        return "not profiled" if rhythm.fault in UNUSABLE else "no claim"
+    if rhythm.not_profiled_reason is not None:
+        return "not profiled" if rhythm.not_profiled_reason in UNUSABLE else "no claim"
     return "right" if abs(rhythm.iteration_time_s / marks.iteration_time_s - 1) <= TOLERANCE_RATIO else "wrong"
 
 

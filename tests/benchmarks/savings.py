@@ -31,9 +31,9 @@ from tests.benchmarks.savings_runs import (
     books_of,
     cost,
     looked,
-    play,
     saved_by_the_hour,
     schedule,
+    simulate,
     stops_of,
     true_ratios,
     twin_cost,
@@ -107,7 +107,7 @@ def find(task: Task) -> Finding | None:
     truth = Truth(profile, signal, begins_s, n_steps * STEP_S)
     world = World(task.group, n_steps, rng)
     limits, purposes = schedule(truth, profile, SLOWDOWNS[int(rng.integers(len(SLOWDOWNS)))], n_steps)
-    run = play(truth, world, limits, purposes, stops_of(work_s, rng))
+    run = simulate(truth, world, limits, purposes, stops_of(work_s, rng))
     true_ratio = 1 - cost(truth, run) / twin_cost(truth, world, run)
     books = books_of(truth, run, begins_s=begins_s, slot_s=min(step_s, HOUR_S))
     top_w = profile.fastest.power_limit_w

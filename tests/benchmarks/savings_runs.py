@@ -76,7 +76,7 @@ class World:
 
 
 @dataclass(slots=True, kw_only=True)
-class Played:
+class SimulatedRun:
     """A run as it was, by steps.
 
     Attributes:
@@ -166,9 +166,9 @@ def look_steps(first: int, n_steps: int) -> Iterator[int]:
         at += 12 if number < 8 else 180 if at * STEP_S < DAY_S else 360
 
 
-def play(
+def simulate(
     truth: Truth, world: World, limits: Numbers, purposes: Numbers, stops: Sequence[tuple[float, float, int]]
-) -> Played:
+) -> SimulatedRun:
     """Return a run that makes its pauses at so much work (s of the top's time), and ends with the last of them.
 
     Args:
@@ -178,7 +178,7 @@ def play(
         purposes: and that of its purpose.
         stops: (work, duration [s], kind: -1 validation, -2 long pause, 0 the end), in order of work.
     """
-    run = Played(limits=[], purposes=[], works=np.empty(0), powers_w=np.empty(0), pauses=[], work_s=0.0)
+    run = SimulatedRun(limits=[], purposes=[], works=np.empty(0), powers_w=np.empty(0), pauses=[], work_s=0.0)
     works, powers, done = [], [], 0.0
     for until, pause_s, kind in stops:
         at = len(run.limits)
@@ -206,7 +206,7 @@ def play(
     return run
 
 
-def twin_cost(truth: Truth, world: World, run: Played) -> float:
+def twin_cost(truth: Truth, world: World, run: SimulatedRun) -> float:
     """Return what the twin's work and pauses cost [J times the signal's unit]."""
     total, at_s, done = 0.0, 0.0, 0.0
     top_w = float(truth.powers_w[-1])
@@ -229,7 +229,7 @@ def twin_cost(truth: Truth, world: World, run: Played) -> float:
     return total
 
 
-def books_of(truth: Truth, run: Played, *, begins_s: float, slot_s: float) -> Books:
+def books_of(truth: Truth, run: SimulatedRun, *, begins_s: float, slot_s: float) -> Books:
     """Return the books that a controller would have kept."""
     keys = 10 * np.array(run.limits) + np.array(run.purposes)
     cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
@@ -251,7 +251,7 @@ def books_of(truth: Truth, run: Played, *, begins_s: float, slot_s: float) -> Bo
     return books
 
 
-def looked(truth: Truth, run: Played, iteration_ratio: float) -> RatioEstimate:
+def looked(truth: Truth, run: SimulatedRun, iteration_ratio: float) -> RatioEstimate:
     """Return the ratios as the controller's own looks show them, from the curve that the first pass has left."""
     limits, purposes = np.array(run.limits), np.array(run.purposes)
     firsts = [(limits == number) & (purposes == 2) for number in range(truth.top + 1)]
@@ -308,12 +308,12 @@ def step_values(truth: Truth, n_steps: int) -> Values:
     return truth.integral(times_s, times_s + STEP_S)
 
 
-def cost(truth: Truth, run: Played) -> float:
+def cost(truth: Truth, run: SimulatedRun) -> float:
     """Return what the run has cost [J times the signal's unit]."""
     return float(run.powers_w @ step_values(truth, len(run.limits)))
 
 
-def saved_by_the_hour(truth: Truth, run: Played) -> float:
+def saved_by_the_hour(truth: Truth, run: SimulatedRun) -> float:
     """Return what was saved of a baseline that is priced when the run did the work, by the true ratios."""
     limits = np.array(run.limits)
     energy_ratios = truth.rates * truth.powers_w[-1] / truth.powers_w

@@ -103,7 +103,7 @@ def measure(pace: Pace, folder: Path, n_steps: int = N_STEPS) -> Measured:
     log = IterationLog()
     for message in record.messages:
         log.append(message, now_ns=_LATE_NS)
-    return Measured(log.rhythm.rhythm.fault, log.running_s / log.n_iterations, truth["iteration_time_s"])
+    return Measured(log.rhythm.rhythm.not_profiled_reason, log.running_s / log.n_iterations, truth["iteration_time_s"])
 
 
 def row(pace: Pace, measured: Measured) -> str:

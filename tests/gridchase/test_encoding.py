@@ -41,7 +41,10 @@ def test_a_terminal_without_unicode_gets_substitutes(words: Sequence[str], code:
 
 def test_check_tells_good_from_bad_without_unicode(tmp_path: Path) -> None:
     settings = ("gpu.backend=simulation", f"node.state_dir={tmp_path}", "bus.url=mqtt://127.0.0.1:9")
-    said = said_in_ascii(["check", *(word for setting in settings for word in ("--set", setting))], code=1)
+    (file := tmp_path / "controller.toml").touch()
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert "\n- broker: no broker answers" in said_in_ascii(["check", *words], code=0)
+    said = said_in_ascii(["check", "--config", str(file), *words], code=1)
     assert "\n+ driver: " in said
     assert "\nx broker: " in said
 

@@ -17,6 +17,7 @@ from controller.clock import SystemClock
 from controller.config import load_config
 from controller.signal.feed import SignalFeed
 from controller.signal.source_state import BACKFILL_REACHES_S
+from tests.live.conftest import Mosquitto
 from tests.policies.providers.fakes.api import FakeApi, Fault
 from tests.policies.providers.fakes.energy_charts import FakeEnergyCharts
 from tests.policies.providers.fakes.neso import FakeNeso
@@ -171,6 +172,14 @@ def chain(*tables: str) -> Sequence[str]:
 
 
 SIMULATED = "gpu.backend=simulation"
+
+
+async def test_check_does_not_blame_a_topic_that_has_not_sent_yet(shell: Shell, broker: Mosquitto) -> None:
+    table = f'{{name="mqtt", zone="DE", url="{broker.url}", topic="site/co2", kind="average", unit="g/kWh"}}'
+    report = await shell.json("check", *chain(table), "--set", f"bus.url={broker.url}")
+    (finding,) = [finding for finding in report["findings"] if finding["what"].startswith("signal")]
+    assert (report["faults"], finding["is_checked"]) == ([], False)
+    assert "mqtt DE site/co2: no message in 3 s: the signal begins with the first one" in finding["found"]
 
 
 async def test_check_polls_each_provider_and_explains_failures(shell: Shell) -> None:

@@ -199,6 +199,10 @@ def test_a_broker_that_ends_before_up_takes_no_limit_with_it(node: LiveNode) -> 
     assert ended(up.child) == 1
     assert node.limit_w == PRIOR_W
     assert "Traceback" not in node.log("up.log")
+    last = node.log("up.log").splitlines()[-1]
+    assert last.startswith("gridchase: mosquitto at mqtt://127.0.0.1:")
+    assert "has ended unexpectedly: power limits go back" in last
+    assert "Start `gridchase up` again" in last
 
 
 def test_a_broker_that_ends_while_limits_are_restored_does_not_disturb_it(node: LiveNode) -> None:

@@ -188,6 +188,10 @@ class Training:
         self._n_marks = 0
         self._begin_ns = 0
 
+    def moves_to(self, site: Site) -> None:
+        """Go on under another controller, of other settings."""
+        self._bus, self._clock = site.bus, site.clock
+
     async def train(self, duration_s: float, *, flush_s: float | None = None, epoch: int = 0) -> None:
         """Do iterations for some time; the last one begins within it."""
         flush_s = flush_s or self._period_s

@@ -62,9 +62,8 @@ async def test_where_only_one_limit_is_allowed_nothing_is_saved_and_the_record_s
     final = site.energies(run="fixed")[-1]
     assert (final.evidence, final.saved_ratio, final.slowdown_ratio) == ("nothing_changed", 0.0, 1.0)
     assert final.baseline_energy_j == final.energy_j > 0
-    assert "nothing saved: its power limit was never lowered" in str(
-        summarize("resnet50", "fixed", final, unmeasured=("", ""))
-    )
+    line = str(summarize("resnet50", "fixed", final, unmeasured=("", "")))
+    assert "nothing saved: no limit below 280 W may be set: there is nothing to lower" in line
 
 
 async def test_what_a_killed_controller_left_is_given_back_all_the_same(tmp_path: Path) -> None:
@@ -81,3 +80,34 @@ async def test_what_a_killed_controller_left_is_given_back_all_the_same(tmp_path
         await asyncio.sleep(60)
         assert gpu.requested_power_limit_w == PRIOR_W
     assert len(gpu.history) == n_written + 1
+
+
+@pytest.mark.parametrize("has_account", [True, False])
+async def test_a_run_that_a_killed_controller_limited_has_not_saved_nothing(
+    tmp_path: Path, *, has_account: bool
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu], "energy.period_s=10")
+    training = Training(site)
+    async with site.controlled():
+        await training.train(700.0)
+        shutil.copytree(tmp_path / "state", tmp_path / "killed", ignore=shutil.ignore_patterns("*.new"))
+        left_w = gpu.requested_power_limit_w
+    assert left_w < PRIOR_W
+    gpu.set_externally(left_w)
+    if not has_account:
+        shutil.rmtree(tmp_path / "killed" / "runs")
+    site = Site(tmp_path / "killed", [gpu], "energy.period_s=10", OBSERVE)
+    training.moves_to(site)
+    async with site.controlled():
+        await training.train(1_800.0)
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    line = str(summarize("resnet50", "run-1", final, unmeasured=("", "")))
+    if has_account:
+        assert (final.evidence, final.incomplete) == ("too_early", [])
+        assert final.iterations == training.n_iterations
+    else:
+        assert (final.evidence, final.incomplete) == ("incomplete", ["earlier_controller"])
+        assert line.endswith("Wh, what was saved is not known: not all of the run was measured")

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from controller.cli.output import Terminal, print_json
 from controller.cli.replay.processes import progress_bars
+from controller.demo.day.grid import FIVE_WEEKS
 from controller.errors import ConfigError
 from policies.forecasting.evaluation import ForecastEvaluation, evaluate
 from policies.providers.base import SignalFileError
@@ -38,8 +39,9 @@ def add_part(parts: "Verbs") -> None:
         "the code that the controller runs, and compares with the true values and with simpler methods.",
     )
     part.add_argument(
-        "--signal", nargs="+", action="extend", required=True, type=Path, metavar="FILE", help="CSV: timestamp,<unit>"
-    )
+        "--signal", nargs="+", action="extend", type=Path, metavar="FILE",
+        help="CSV: timestamp,<unit> (default: five included weeks of Great Britain)",
+    )  # fmt: skip
     part.add_argument("--json", action="store_true", help="print JSON")
     part.set_defaults(default_log_level="warning", do=replay_forecast)
 
@@ -50,10 +52,11 @@ def replay_forecast(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: with every fault of every file.
     """
-    signals = _read(options.signal)
+    paths = options.signal or [FIVE_WEEKS]
+    signals = _read(paths)
     results = []
     with progress_bars() as progress:
-        for path, signal in zip(options.signal, signals, strict=True):
+        for path, signal in zip(paths, signals, strict=True):
             bar = progress.add_task(path.stem, total=None)
             result = evaluate(signal, stopwatch_s=time.perf_counter, progress=partial(_advance, progress, bar))
             if result is None:

@@ -1,9 +1,11 @@
 """`gridchase replay`: evaluates policies on files, without a controller.
 
-gridchase replay forecast --signal FILE… [--json]
-gridchase replay batch-size --train FILE --power FILE… [--eta 0.5] [--seeds 20] [--json]
-gridchase replay plan --power FILE --workload DATASET/NETWORK --batch-size N --signal FILE… [--json]
-gridchase replay profile --power FILE… [--noise realistic] [--eta 0.5] [--seeds 5] [--json]
+gridchase replay forecast [--signal FILE…] [--json]
+gridchase replay batch-size [--train FILE --power FILE…] [--eta 0.5] [--seeds 20] [--json]
+gridchase replay plan [--power FILE --workload DATASET/NETWORK --batch-size N] [--signal FILE…] [--json]
+gridchase replay profile [--power FILE…] [--noise realistic] [--eta 0.5] [--seeds 5] [--json]
+
+Without files each uses included ones.
 """
 
 import argparse

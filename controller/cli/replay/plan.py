@@ -17,18 +17,20 @@ from controller.cli.replay.plan_inputs import (
     NamedCurve,
     Overhead,
     SignalFile,
+    included_curve,
     read_curve,
     read_signals,
     scenario_of,
 )
 from controller.cli.replay.plan_view import SavingsReport, tables
 from controller.cli.replay.processes import replay_each
+from controller.demo.day.grid import FIVE_WEEKS
 from controller.errors import ConfigError
 from policies.replay.power_limit.evaluation import (
     LIVE,
     POLICIES,
     Comparison,
-    LivePlayer,
+    LiveSimulator,
     PolicyName,
     SavingsRow,
     TotalsByVariant,
@@ -70,7 +72,10 @@ def add_part(parts: "Verbs") -> None:
         "mix of two, Zeus, Chase, ours (as it is; without knowing the length of the run; with a forecast; with a "
         "perfect one), and the optimum with perfect foresight. Only measured limits are used.",
     )
-    part.add_argument("--power", required=True, type=Path, metavar="FILE", help="CSV of power, as Zeus's traces")
+    part.add_argument(
+        "--power", type=Path, metavar="FILE",
+        help="CSV of power, as Zeus's traces (default: ResNet-50 on ImageNet, measured on an A40)",
+    )  # fmt: skip
     for option, kind, metavar in (
         ("workload", str, "DATASET/NETWORK"),
         ("batch-size", int, "N"),
@@ -80,8 +85,9 @@ def add_part(parts: "Verbs") -> None:
             f"--{option}", type=kind, metavar=metavar, help="of the curve; not needed if there is only one"
         )
     part.add_argument(
-        "--signal", nargs="+", action="extend", required=True, type=Path, metavar="FILE", help="CSV: timestamp,<unit>"
-    )
+        "--signal", nargs="+", action="extend", type=Path, metavar="FILE",
+        help="CSV: timestamp,<unit> (default: five included weeks of Great Britain)",
+    )  # fmt: skip
     _add_conditions(part)
     add_policies(part, POLICIES, default="all but the live ones")
     add_output(part)
@@ -105,7 +111,7 @@ def _add_conditions(part: argparse.ArgumentParser) -> None:
     part.add_argument("--pue", type=float, default=1.0, help="what the building draws per watt of the machine (1)")
     part.add_argument(
         "--live", action="store_true",
-        help=f"also play the runs under the controller itself, some seconds a day: {', '.join(LIVE)}",
+        help=f"also simulate the runs under the controller itself, some seconds a day: {', '.join(LIVE)}",
     )  # fmt: skip
     part.add_argument(
         "--live-restarts", type=int, default=0, metavar="N", help="how often it is restarted during each of them (0)"
@@ -121,8 +127,8 @@ def replay_plan(options: argparse.Namespace) -> int:
     faults = list(_faults(options))
     is_valid = not faults
     selection = CurveSelection(workload=options.workload, batch_size=options.batch_size, optimizer=options.optimizer)
-    curve = read_curve(options.power, selection, faults)
-    files = read_signals(options.signal, faults)
+    curve = included_curve(selection, faults) if options.power is None else read_curve(options.power, selection, faults)
+    files = read_signals(options.signal or [FIVE_WEEKS], faults)
     comparison = _comparison(options)
     replays = list(_replays(curve, files, comparison, options, faults)) if is_valid and curve is not None else []
     if faults or curve is None:
@@ -168,17 +174,17 @@ def _comparison(options: argparse.Namespace) -> Comparison:
         policies=policies,
         max_slowdowns=tuple(dict.fromkeys(options.max_slowdown or (1.05,))),
         etas=tuple(dict.fromkeys(options.eta or (0.5,))),
-        live=None if asked.isdisjoint(LIVE) else _live_player(options),
+        live=None if asked.isdisjoint(LIVE) else _live_simulator(options),
     )
 
 
-def _live_player(options: argparse.Namespace) -> LivePlayer:
-    """Return what plays runs under the controller; all of that is imported only for it."""
-    live_run = import_module("controller.demo.live_run.play")
-    player: LivePlayer = live_run.LiveRunPlayer(
+def _live_simulator(options: argparse.Namespace) -> LiveSimulator:
+    """Return what simulates runs under the controller; all of that is imported only for it."""
+    live_run = import_module("controller.demo.live_run.simulation")
+    simulator: LiveSimulator = live_run.LiveRunSimulator(
         n_restarts=options.live_restarts, host_power_w=options.host_power_w, pue=options.pue
     )
-    return player
+    return simulator
 
 
 def _with_svr(comparison: Comparison) -> Comparison:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from controller.demo.recurrences.trace_files import read_power, repeated_names
+from controller.gpu.simulation.measured_curve import A40_RESNET50, load_curve
 from policies.providers.base import SignalFileError
 from policies.providers.sources.csv_file import CARBON_UNIT, Trace, read_trace
 from policies.replay.power_limit.scenario import Scenario
@@ -26,9 +27,9 @@ MIN_LIMITS: Final = 2
 class CurveSelection:
     """Which curve of a trace of power: the workload (dataset/network), and more if that is ambiguous."""
 
-    workload: str | None
-    batch_size: int | None
-    optimizer: str | None
+    workload: str | None = None
+    batch_size: int | None = None
+    optimizer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,15 @@ def read_curve(path: Path, selection: CurveSelection, faults: list[str]) -> Name
     if len(profile.points) < MIN_LIMITS:
         faults.append(f"{path}: {_selection_text(selection)} has 1 power limit: must be at least {MIN_LIMITS}")
     return NamedCurve(name=f"{'/'.join(identity[:2])}, batch size {batch_size}, {trace.name}", profile=profile)
+
+
+def included_curve(selection: CurveSelection, faults: list[str]) -> NamedCurve:
+    """Return the curve of the demo; a fault is added to `faults` where another one is selected."""
+    if selection != CurveSelection():
+        faults.append(f"{_selection_text(selection)}: selects a curve of --power FILE, which is missing")
+    curve = load_curve(A40_RESNET50)
+    rows = zip(curve.power_limits_w, curve.powers_w, curve.speeds_per_s, strict=True)
+    return NamedCurve(name=f"{curve.workload}, {curve.model}", profile=PowerProfile.from_rows(rows))
 
 
 def _matches(key: tuple[Identity, int], selection: CurveSelection) -> bool:

@@ -35,7 +35,7 @@ LIVE_BY_SIGNAL: Final = {
     "gridchase-live-open": "live-open",
     "offline": "offline",
 }
-"""The columns of that for the rows that the controller plays."""
+"""The columns of that for the rows that run under the controller."""
 MAX_NAME: Final = 30
 MIN_NAME: Final = 8
 """The widths at which names of signals are folded: usually, and at least, if the numbers need the space."""

@@ -22,7 +22,7 @@ from controller.cli.replay.options import (
     out_of_bounds,
 )
 from controller.cli.replay.processes import replay_each
-from controller.demo.live_run.profile import play_curve
+from controller.demo.live_run.profile import simulate_curve
 from controller.demo.recurrences.trace_files import INCLUDED, read_power, repeated_names
 from controller.errors import ConfigError
 from policies.replay.profiling.curves import TrueCurve, true_curves
@@ -73,7 +73,7 @@ def add_part(parts: "Verbs") -> None:
         "find limits: the controller's own (with the measurements that go on while the job trains, and without them), "
         "and Zeus's sweep, all with the same noise. Counts the waste, in iterations at the best limit. Every dataset, "
         "network, optimizer and batch size of a file is a curve. Without files it uses three included jobs, measured "
-        "on a V100. With --live the controller itself plays the same curves on simulated time, as it runs by default: "
+        "on a V100. With --live the controller itself runs on the same curves on simulated time, by default settings: "
         "at most 3 % slower, without a length.",
     )
     part.add_argument(
@@ -85,7 +85,7 @@ def add_part(parts: "Verbs") -> None:
     part.add_argument("--noise", choices=tuple(LEVELS), default="realistic", help="the level of noise (realistic)")
     part.add_argument("--eta", type=float, default=0.5, help="the weight of energy in the cost, 0 to 1 (0.5)")
     part.add_argument("--seeds", type=int, default=5, metavar="N", help="repetitions for each policy (5)")
-    part.add_argument("--live", action="store_true", help="play the controller itself, too, as it runs by default")
+    part.add_argument("--live", action="store_true", help="simulate the controller itself, too, as it runs by default")
     add_policies(part, POLICIES)
     add_output(part)
     part.set_defaults(default_log_level="warning", do=replay_profile)
@@ -112,7 +112,7 @@ def replay_profile(options: argparse.Namespace) -> int:
         what="policies on curves",
     )
     rows = profiling_rows(evaluations)
-    live = _play_live(curves, options) if options.live else []
+    live = _simulate_live(curves, options) if options.live else []
     if options.json:
         found: list[ProfilingRow | SlowdownRow] = [*rows, *summary_rows(rows), *live, *slowdown_summaries(live)]
         print_json([asdict(row) for row in found])
@@ -130,16 +130,20 @@ def replay_profile(options: argparse.Namespace) -> int:
     return 0
 
 
-def _play_live(curves: Sequence[TrueCurve], options: argparse.Namespace) -> list[SlowdownRow]:
+def _simulate_live(curves: Sequence[TrueCurve], options: argparse.Namespace) -> list[SlowdownRow]:
     """Return the row of each curve under the controller itself."""
+    if not options.json:
+        print(
+            f"{len(curves)} curves under the controller itself: each takes some 10 s a seed and core", file=sys.stderr
+        )
     return replay_each(
-        _play, [(curve, options.seeds) for curve in curves], n_processes=n_processes(options), what="live runs"
+        _simulate, [(curve, options.seeds) for curve in curves], n_processes=n_processes(options), what="live runs"
     )
 
 
-def _play(task: tuple[TrueCurve, int]) -> SlowdownRow:
+def _simulate(task: tuple[TrueCurve, int]) -> SlowdownRow:
     curve, n_seeds = task
-    return play_curve(curve, n_seeds=n_seeds)
+    return simulate_curve(curve, n_seeds=n_seeds)
 
 
 def _read(paths: Sequence[Path], wanted: Sequence[str] | None, faults: list[str]) -> list[TrueCurve]:

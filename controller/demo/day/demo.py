@@ -40,6 +40,7 @@ from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu
 from controller.ports import Bus, ProcessTable
 from policies.providers.catalogue import Source
 from policies.vocabulary.units import DAY_S
+from publishers.messages.reports import SIMULATED
 from publishers.messages.topics import Topics
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
@@ -208,7 +209,7 @@ def _node(setup: DaySetup, ports: DayPorts, gpu: SimulatedGpu) -> NodeContext:
 def _view_settings(setup: DaySetup) -> ViewSettings:
     workload = setup.curve.workload.split(",")[0]  # without its batch size and optimizer
     return ViewSettings(
-        title=f"{workload}, {setup.curve.model} (simulated), grid of {setup.grid.zone}, {setup.grid.date}",
+        title=f"{workload}, {setup.curve.model} {SIMULATED}, grid of {setup.grid.zone}, {setup.grid.date}",
         clock=setup.clock,
         iterations=setup.workload.iterations,
         min_power_limit_w=setup.curve.min_power_limit_w,

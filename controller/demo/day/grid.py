@@ -10,6 +10,8 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S
 
 _FOLDER: Final = Path(__file__).parent / "grids"
+FIVE_WEEKS: Final = _FOLDER / "weeks" / "GB.csv"
+"""A longer signal, for replays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ async def simulated_controller(
             bus=NullBus(),
             topics=Topics(),
             on_release=lambda _: None,
-            tell=lambda _code, _detail: None,
+            notify=lambda _code, _detail: None,
         )
         run.add_gpu(limiter, meter)
         async with asyncio.TaskGroup() as tasks:

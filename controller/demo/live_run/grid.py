@@ -27,7 +27,7 @@ class ReplayedProvider:
         return known.between(float(known.starts_s[first]), known.ends_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return None: what the replay plays is the past."""
+        """Return None: what is replayed is the past."""
         del now_s, until_s
         return None
 

@@ -18,6 +18,7 @@ from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
 from controller.ports import LimitRange, LiveLimit, Sample
+from publishers.messages.reports import SIMULATED
 
 COUNTER_PERIOD_NS: Final = 100_000_000
 
@@ -47,7 +48,7 @@ class SimulatedGpu:
         self._pids = pids
         self.uuid = simulated_uuid(name)
         self.index = index
-        self.model = f"{timeline.curve.model} (simulated)"
+        self.model = f"{timeline.curve.model} {SIMULATED}"
         self._counter_j = 0.0
 
     async def read_range(self) -> LimitRange:
@@ -136,7 +137,7 @@ class SimulatedBackend:
 def simulated_uuid(name: str) -> str:
     """Return the UUID that belongs to a name: the same one for every process and run."""
     digits = hashlib.sha256(f"gridchase {name}".encode()).hexdigest()
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
+    return f"GPU-simulated-{digits[:8]}"
 
 
 def default_simulation(

@@ -198,6 +198,11 @@ class MqttProvider(ZoneProvider):
         self.news = asyncio.Event()
         self._message_log = FaultLog(_LOGGER, recovered=f"{self.name}: messages are valid again", log_changes=False)
 
+    @property
+    def has_received(self) -> bool:
+        """Return whether any message has come, be it invalid."""
+        return self._arrived.is_set()
+
     async def __aenter__(self) -> Self:
         """Start connecting, without waiting for the broker."""
         await self._bus.__aenter__()

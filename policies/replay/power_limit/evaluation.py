@@ -29,7 +29,7 @@ PolicyName = Literal[
 ]  # fmt: skip
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 LIVE: Final[tuple[PolicyName, ...]] = ("static-mix-live", "gridchase-live", "gridchase-live-open")
-"""Policies that the controller itself plays, with all that a run costs it; the others know the curve for nothing."""
+"""Policies that run under the controller itself, with all its own costs; the others know the curve for nothing."""
 ZEUS_ETA: Final = 0.5
 HISTORY_S: Final = 14 * DAY_S
 """The history before the first run, if the signal has that much."""
@@ -45,8 +45,8 @@ N_DIGITS: Final = 9
 """Decimals of reported ratios: Unix times are exact to 2e-7 s, which is 7e-10 of the shortest runs."""
 
 
-LivePlayer = Callable[[PolicyName, Scenario, RunSpec, float], RunResult]
-"""Plays a run under the controller itself: one of `LIVE`, on a scenario, with a time budget."""
+LiveSimulator = Callable[[PolicyName, Scenario, RunSpec, float], RunResult]
+"""Simulates a run under the controller itself: one of `LIVE`, on a scenario, with a time budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class Comparison:
         max_slowdowns: the time budgets, each at least 1.
         etas: the weights for Chase.
         svr: Chase's own forecast; without it `chase-svr` is left out.
-        live: plays runs under the controller; without it `LIVE` is left out.
+        live: simulates runs under the controller; without it `LIVE` is left out.
     """
 
     policies: tuple[PolicyName, ...] = POLICIES
     max_slowdowns: tuple[float, ...] = (1.05,)
     etas: tuple[float, ...] = (0.5,)
     svr: chase.SignalExpectation | None = None
-    live: LivePlayer | None = None
+    live: LiveSimulator | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ LIVE: Final = "gridchase-live"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedRun:
+class SimulatedRun:
     """What a run has used.
 
     Attributes:
@@ -77,7 +77,7 @@ def least_energy_j(curve: TrueCurve, n_iterations: int, duration_s: float) -> fl
     return n_iterations / rate_per_s * float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
 
 
-def slowdown_row(curve: TrueCurve, runs: Sequence[PlayedRun], *, max_slowdown: float) -> SlowdownRow:
+def slowdown_row(curve: TrueCurve, runs: Sequence[SimulatedRun], *, max_slowdown: float) -> SlowdownRow:
     """Return the row of a curve.
 
     Args:
@@ -88,10 +88,10 @@ def slowdown_row(curve: TrueCurve, runs: Sequence[PlayedRun], *, max_slowdown: f
     by_length = {str(length): [run for run in runs if run.n_iterations == length] for length in JOB_LENGTHS}
     rate_per_s = curve.profile.fastest.iterations_per_s
 
-    def excess_iterations(run: PlayedRun) -> float:
+    def excess_iterations(run: SimulatedRun) -> float:
         return run.n_iterations * (run.energy_j / least_energy_j(curve, run.n_iterations, run.duration_s) - 1)
 
-    def excess_ratio(run: PlayedRun) -> float:
+    def excess_ratio(run: SimulatedRun) -> float:
         budget_s = max_slowdown * run.n_iterations / rate_per_s
         return run.energy_j / least_energy_j(curve, run.n_iterations, budget_s) - 1
 

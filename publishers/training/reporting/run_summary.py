@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from publishers.messages.holdouts import describe_holdouts
-from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, SIMULATED, RunEnergy
 from publishers.shared.printable import printable_line
 from publishers.training.reporting.run_energy import known_ratios
 
@@ -20,7 +20,7 @@ _FINE_CI90_RATIO: Final = 0.0005
 _NEVER_LOWERED: Final = frozenset({
     "observe_mode", "no_permission", "mig", "not_supported", "not_profiled", "shared", "claim_unproven",
     "claim_rejected", "held_out", "other_gpu_not_ours", "no_leader", "another_writer", "write_ignored",
-    "length_unknown", "cost_unknown",
+    "length_unknown", "cost_unknown", "only_limit",
 })  # fmt: skip
 """Reasons of a run's limit that say why it was never lowered, where it never was."""
 _SHORT_S: Final = 30.0
@@ -57,6 +57,7 @@ class RunSummary:
         job: the name under which the training recurs.
         run: which of its runs.
         is_final: whether the controller has closed the account; else these are the last known sums.
+        is_simulated: whether its GPUs are simulated: then nothing below was measured on a board.
         energy_j: what its GPUs have used [J]; None where nothing was measured.
         duration_s: for how long that was measured, from the first iteration to the last [s].
         iterations: how many optimizer steps the controller has counted.
@@ -84,6 +85,7 @@ class RunSummary:
     job: str = ""
     run: str = ""
     is_final: bool = False
+    is_simulated: bool = False
     energy_j: float | None = None
     duration_s: float | None = None
     iterations: int | None = None
@@ -110,6 +112,7 @@ class RunSummary:
         head = f"{self.job} run {self.run}" if self.run else "no run"
         if self.energy_j is None:
             return f"{head}: not measured: {self.detail}"
+        head += f" {SIMULATED}" if self.is_simulated else ""
         notes = dict.fromkeys(_NOTES.get(code, _NOT_ALL_MEASURED) for code in self.incomplete)
         outcome = f"{head}{'' if self.is_final else ', so far'}: {', '.join([*_amounts(self), self.outcome])}"
         parts = [outcome, *(note for note in notes if note != self.detail), self.holdouts]
@@ -152,6 +155,7 @@ def summarize(job: str, run: str, record: RunEnergy | None, *, unmeasured: tuple
         job=job,
         run=run,
         is_final=record.final,
+        is_simulated=SIMULATED in record.gpu_model,
         energy_j=record.energy_j,
         duration_s=record.duration_s,
         iterations=record.iterations,

@@ -22,13 +22,14 @@ Check = Callable[..., dict[str, Any]]
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
     """Return `gridchase check --json`, with other GPUs where they are given; no broker listens."""
+    (file := tmp_path / "controller.toml").touch()
 
-    def run(*settings: str, backend: Backend | None = None) -> dict[str, Any]:
+    def run(*settings: str, backend: Backend | None = None, has_file: bool = True) -> dict[str, Any]:
         if backend is not None:
             monkeypatch.setattr("controller.cli.check.backend_of", lambda _, __: backend)
         fixed = ["gpu.backend=simulation", f"node.state_dir={tmp_path}", NO_BROKER]
         overrides = [word for setting in [*fixed, *settings] for word in ("--set", setting)]
-        code = main(["check", "--json", *overrides])
+        code = main(["check", "--json", *overrides, *(["--config", str(file)] if has_file else [])])
         report: dict[str, Any] = msgspec.json.decode(capsys.readouterr().out)
         assert code == int(bool(report["faults"]))
         return report
@@ -36,7 +37,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def found(report: dict[str, Any], what: str) -> dict[str, str]:
+def found(report: dict[str, Any], what: str) -> dict[str, Any]:
     """Return what was found of one thing."""
     (finding,) = (finding for finding in report["findings"] if finding["what"] == what)
     return dict(finding)
@@ -47,6 +48,19 @@ def test_a_missing_broker_is_the_only_fault_of_a_simulated_node(check: Check) ->
     assert report["faults"] == [found(report, "broker")["fault"]]
     assert "nothing listens at 127.0.0.1:9" in report["faults"][0]
     assert [gpu["has_energy_counter"] for gpu in report["gpus"]] == [True]
+
+
+def test_without_a_file_a_missing_broker_is_what_up_brings(check: Check) -> None:
+    report = check(has_file=False)
+    assert report["faults"] == []
+    finding = found(report, "broker")
+    assert not finding["is_checked"]
+    assert finding["found"].startswith("no broker answers at mqtt://127.0.0.1:9 yet: `gridchase up` starts one")
+
+
+@pytest.mark.parametrize("setting", ["bus.url=mqtts://127.0.0.1:9", "bus.username=ada"])
+def test_a_missing_broker_that_up_does_not_bring_is_a_fault(check: Check, setting: str) -> None:
+    assert found(check(setting, has_file=False), "broker")["fault"]
 
 
 def test_a_node_without_gpus_is_a_fault(check: Check) -> None:
@@ -107,7 +121,7 @@ def test_a_process_that_keeps_a_gpu_from_the_controller_is_named(
     assert f"{gpu.uuid}: locked by process {os.getpid()} (" in fault
     assert "which is not gridchase" in fault
     free = check("gpu.backend=nvml", backend=FakeBackend([gpu]))
-    assert found(free, "locks") == {"what": "locks", "found": "free", "fault": ""}
+    assert found(free, "locks") == {"what": "locks", "found": "free", "fault": "", "is_checked": True}
 
 
 def test_a_driver_that_hides_who_computes_is_told_with_what_follows(

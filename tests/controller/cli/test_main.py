@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.main import _raise_file_limit, main, run
-from controller.cli.up import _jobs_command
+from controller.cli.configuration import TRY_SIMULATION
+from controller.cli.main import _raise_file_limit, main, parse, run
+from controller.cli.up import _jobs_command, _run_both
 from controller.config import Config, NodeConfig, load_config
 from controller.errors import (
     BackendError,
     ConfigError,
     ControllerError,
+    DriverUnavailableError,
     GpuLimitError,
     GpuLostError,
     GpuNotSupportedError,
@@ -166,6 +168,25 @@ def test_a_wrong_broker_url_ends_with_2_before_any_change(
 def test_up_refuses_a_broker_on_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments("up", tmp_path, "bus.url=mqtt://broker.example")) == 2
     assert "use `gridchase controller`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [BackendError("no package"), DriverUnavailableError("no driver")])
+def test_without_a_gpu_up_and_check_name_the_simulation(
+    error: BackendError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(error))
+    monkeypatch.setattr("controller.cli.check.backend_of", lambda _, __: FailingBackend(error))
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(_run_both(Config(node=NodeConfig(state_dir=str(tmp_path))), None, asyncio.Event(), ""))
+    assert [str(each).splitlines() for each in caught.value.exceptions] == [[str(error), TRY_SIMULATION]]
+    assert main(arguments("check", tmp_path)) == 1
+    assert f"wrong: {TRY_SIMULATION}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["up", "check"])
+def test_simulate_is_the_simulated_backend(verb: str) -> None:
+    assert load_config(None, parse([verb, "--simulate"]).set).gpu.backend == "simulation"
+    assert load_config(None, parse([verb]).set).gpu.backend == "nvml"
 
 
 def test_an_open_broker_on_all_addresses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,19 +57,19 @@ def test_what_is_usual_follows_a_slower_job() -> None:
 def test_what_may_be_bursts_is_unknown_and_then_refused_until_it_is_over() -> None:
     tracker = RhythmTracker()
     feed(tracker, np.tile(AMBIGUOUS, 8))
-    assert (tracker.standing, tracker.fault) == ("unknown", None)
+    assert (tracker.standing, tracker.not_profiled_reason) == ("unknown", None)
     feed(tracker, np.tile(AMBIGUOUS, 30))
-    assert (tracker.standing, tracker.fault) == ("refused", "bursts_ambiguous")
+    assert (tracker.standing, tracker.not_profiled_reason) == ("refused", "bursts_ambiguous")
     feed(tracker, 0.5 * noise(KEPT_N + 128))
-    assert (tracker.standing, tracker.fault) == ("known", None)
+    assert (tracker.standing, tracker.not_profiled_reason) == ("known", None)
 
 
 def test_nothing_is_refused_in_a_run_too_short_to_be_measured() -> None:
     tracker = RhythmTracker()
     feed(tracker, 0.1 * np.tile(AMBIGUOUS, 150))  # 25 s
-    assert (tracker.standing, tracker.fault) == ("unknown", None)
+    assert (tracker.standing, tracker.not_profiled_reason) == ("unknown", None)
     feed(tracker, 0.1 * np.tile(AMBIGUOUS, 150))
-    assert (tracker.standing, tracker.fault) == ("refused", "bursts_ambiguous")
+    assert (tracker.standing, tracker.not_profiled_reason) == ("refused", "bursts_ambiguous")
 
 
 def test_a_doubt_that_passes_voids_what_was_counted_before() -> None:
@@ -101,7 +101,7 @@ def test_a_plain_run_is_seldom_judged() -> None:
     tracker = RhythmTracker()
     feed(tracker, np.full(1_000_000, 1e-5), at_once=1_000)  # ten seconds
     assert tracker._since_s < 10.1
-    assert tracker.rhythm.fault is None
+    assert tracker.rhythm.not_profiled_reason is None
 
 
 def test_a_run_is_known_as_well_as_its_least_known_rank() -> None:
@@ -111,7 +111,7 @@ def test_a_run_is_known_as_well_as_its_least_known_rank() -> None:
     assert rhythm_of_run([known]).standing == "known"
     assert rhythm_of_run([known, unknown]).standing == "unknown"
     run = rhythm_of_run([known, unknown, refused])
-    assert (run.standing, run.fault) == ("refused", "bursts_ambiguous")
+    assert (run.standing, run.not_profiled_reason) == ("refused", "bursts_ambiguous")
 
 
 def test_requests_tell_a_wait_from_a_pause() -> None:

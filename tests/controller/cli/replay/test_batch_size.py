@@ -38,8 +38,8 @@ def test_without_files_the_included_jobs_are_used(capsys: pytest.CaptureFixture[
 
 def test_each_condition_changes_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     def regrets(*arguments: str) -> list[float]:
-        played = json_rows(capsys, "batch-size", "--seeds", "2", "--processes", "1", "--policy", "zeus", *arguments)
-        return [row["regret"] for row in played]
+        simulated = json_rows(capsys, "batch-size", "--seeds", "2", "--processes", "1", "--policy", "zeus", *arguments)
+        return [row["regret"] for row in simulated]
 
     still = regrets("--recurrences", "12")
     for change in (("--eta", "1"), ("--noise",), ("--drift",), ("--concurrency", "4"), ("--beta", "1.2")):

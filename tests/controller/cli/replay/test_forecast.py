@@ -26,6 +26,11 @@ def test_json_has_a_row_for_each_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert first["mape_ratio"]["gridchase"]["1h"] < first["mape_ratio"]["persistence"]["1h"]
 
 
+def test_without_a_file_the_included_signal_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = json_rows(capsys, "forecast")
+    assert (found["series"], found["step_s"], found["n_origins"]) == ("GB", 1_800, 1_073)
+
+
 def test_prices_have_no_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = json_rows(
         capsys, "forecast", "--signal", write_series(tmp_path / "price.csv", days=8, unit="eur_per_mwh", offset=-300)

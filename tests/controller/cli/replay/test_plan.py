@@ -15,7 +15,7 @@ from tests.controller.cli.replay.command_line import json_rows, replay, write_se
 
 POWER = INCLUDED / "v100.csv"
 NO_SVR = [name for name in POLICIES if name != "chase-svr" and name not in LIVE]
-"""All policies but the one that imports scikit-learn, and those that the controller plays."""
+"""All policies but the one that imports scikit-learn, and those that run under the controller."""
 JOB = ("plan", "--power", POWER, "--workload", "librispeech/deepspeech2", "--batch-size", "64")
 QUICK = (*JOB, "--hours", "6", "--starts", "2", "--processes", "1")
 FIELDS = {
@@ -36,6 +36,18 @@ FIELDS = {
 @pytest.fixture
 def wind(tmp_path: Path) -> Path:
     return write_series(tmp_path / "wind.csv")
+
+
+def test_without_files_the_included_curve_and_signal_are_used(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--hours", "6", "--starts", "2", "--processes", "1", "--policy", "best-static", "offline")
+    found = json_rows(capsys, "plan", *few)
+    assert {row["signal"] for row in found} == {"GB"}
+    assert all(0.1 < row["carbon_saved_ratio"] < 0.2 for row in found)
+    with pytest.raises(ConfigError, match=r"--batch-size 64: selects a curve of --power FILE, which is missing"):
+        replay("plan", "--batch-size", "64")
+    replay("plan", *few)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("GB, runs: 2;") for line in lines)
 
 
 def test_a_row_for_each_policy_budget_and_signal_and_their_means(

@@ -102,7 +102,7 @@ def test_names_that_differ_in_their_last_character_stay_distinct() -> None:
     assert "…" not in "".join(lines)
     assert [lines[index + 1] for index, line in enumerate(lines) if line.startswith("electricity")] == [
         *("y-2021", "y-2022"),
-        *("y-2021", "y-2022"),  # the rows that the controller plays have a table of their own
+        *("y-2021", "y-2022"),  # the rows that run under the controller have a table of their own
     ]
 
 

@@ -97,7 +97,7 @@ def test_an_unknown_curve_is_reported_with_known_ones() -> None:
         replay("profile", "--curve", "alexnet")
 
 
-def test_the_controller_itself_is_played_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_controller_itself_is_simulated_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
     curve = "cifar100/shufflenetv2/adadelta/1024@v100"
     chosen = (*QUICK, "--live", "--policy", "zeus", "--curve", curve)
     *_, ours, _, over_all = json_rows(capsys, *chosen)

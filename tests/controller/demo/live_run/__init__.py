@@ -1,1 +1,1 @@
-"""Tests of runs that the controller plays on simulated time."""
+"""Tests of runs under the controller on simulated time."""

@@ -1,4 +1,4 @@
-"""The job of a played run: its iterations follow from noise and limits, however often it is asked."""
+"""The job of a simulated run: its iterations follow from noise and limits, however often it is asked."""
 
 from itertools import accumulate, islice
 

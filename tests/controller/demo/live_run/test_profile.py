@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.demo.live_run.profile import MAX_SLOWDOWN, play_on
+from controller.demo.live_run.profile import MAX_SLOWDOWN, simulate_on
 from policies.replay.profiling.slowdown import least_energy_j
 from tests.policies.replay.profiling.curves import bending, flat
 
@@ -14,7 +14,7 @@ OVER_RATIO = 0.003
 def test_a_run_keeps_its_budget_and_finds_a_good_mix(seed: int) -> None:
     curve, n_iterations = bending(), 20_000
     base_s = n_iterations * curve.iteration_time_s
-    run = play_on(curve, n_iterations, seed=seed)
+    run = simulate_on(curve, n_iterations, seed=seed)
     assert base_s < run.duration_s <= (MAX_SLOWDOWN + OVER_RATIO) * base_s
     assert 0 <= run.highest_s < run.duration_s
     least_j = least_energy_j(curve, n_iterations, run.duration_s)
@@ -25,6 +25,6 @@ def test_a_run_keeps_its_budget_and_finds_a_good_mix(seed: int) -> None:
 
 def test_a_run_that_no_limit_slows_ends_at_a_low_one() -> None:
     curve = flat()
-    run = play_on(curve, 5_000, seed=0)
+    run = simulate_on(curve, 5_000, seed=0)
     assert run.duration_s == pytest.approx(5_000 * curve.iteration_time_s, rel=1e-3)
     assert run.energy_j < 0.6 * run.duration_s * curve.profile.fastest.power_w

@@ -156,10 +156,10 @@ def test_a_budget_just_short_of_the_energy_minimal_limit_is_used_up(hours: int) 
 
 
 def test_each_policy_has_a_row_at_each_budget() -> None:
-    def played(_: PolicyName, truth: Scenario, each: RunSpec, max_slowdown: float) -> RunResult:
+    def simulated(_: PolicyName, truth: Scenario, each: RunSpec, max_slowdown: float) -> RunResult:
         return replay_static_mix(truth, each, 1 + 0.9 * (max_slowdown - 1))
 
-    comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9), live=played)
+    comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9), live=simulated)
     truth = scenario("wind", A40)
     jobs = [real_spec(24), spec(24, start_s=START_S + DAY_S)]
     rows = savings_rows("wind", jobs, [replay_totals(truth, each, comparison) for each in jobs], comparison)

@@ -29,9 +29,9 @@ BENDING, FLAT = CURVES[0].name, CURVES[2].name
 
 @pytest.fixture(scope="module")
 def evaluations() -> list[ProfilingEvaluation]:
-    played = [(curve, name) for curve in CURVES for name in POLICIES]
-    played.remove((CURVES[1], "gridchase"))  # two of them say enough
-    return [evaluate(curve, name, "realistic", eta=ETA, n_seeds=2) for curve, name in played]
+    simulated = [(curve, name) for curve in CURVES for name in POLICIES]
+    simulated.remove((CURVES[1], "gridchase"))  # two of them say enough
+    return [evaluate(curve, name, "realistic", eta=ETA, n_seeds=2) for curve, name in simulated]
 
 
 def test_excess_is_counted_limit_by_limit() -> None:
@@ -67,11 +67,11 @@ def test_curve_errors_are_relative_and_zero_for_the_true_curve() -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_without_noise_every_policy_finds_a_good_limit_and_the_curve(name: str) -> None:
     training = SimulatedTraining(bending(), QUIET, seed=0)
-    played = search_limit(name, training, eta=ETA, rng=np.random.default_rng(0))  # type: ignore[arg-type]
+    simulated = search_limit(name, training, eta=ETA, rng=np.random.default_rng(0))  # type: ignore[arg-type]
     assert training.curve.cost_ratio(training.power_limit_w, ETA) < 1.005
-    assert max(curve_errors(training.curve, played.curve)) < 0.03
-    assert training.n_iterations >= played.iterations_to_plan > 0
-    assert 0 < played.seconds_to_plan_s <= training.now_s
+    assert max(curve_errors(training.curve, simulated.curve)) < 0.03
+    assert training.n_iterations >= simulated.iterations_to_plan > 0
+    assert 0 < simulated.seconds_to_plan_s <= training.now_s
 
 
 def test_a_run_is_independent_of_runs_before(evaluations: list[ProfilingEvaluation]) -> None:

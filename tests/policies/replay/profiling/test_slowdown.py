@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from policies.replay.profiling.curves import TrueCurve
 from policies.replay.profiling.evaluation import JOB_LENGTHS
-from policies.replay.profiling.slowdown import PlayedRun, least_energy_j, slowdown_row, slowdown_summaries
+from policies.replay.profiling.slowdown import SimulatedRun, least_energy_j, slowdown_row, slowdown_summaries
 from tests.policies.replay.profiling.curves import bending, flat
 
 BUDGET = 1.03
 CURVES = st.sampled_from([bending(), bending(0.04), flat()])
 
 
-def mix(curve: TrueCurve, n_iterations: int, limits_w: list[float], shares: list[float]) -> PlayedRun:
+def mix(curve: TrueCurve, n_iterations: int, limits_w: list[float], shares: list[float]) -> SimulatedRun:
     """Return the run that has each limit for a share of its time [W]."""
     found = [curve.profile.at(limit_w) for limit_w in limits_w]
     powers_w, rates_per_s = (np.array(column) for column in zip(*found, strict=True))
     duration_s = n_iterations / float(np.dot(shares, rates_per_s))
     highest = sum(share for limit_w, share in zip(limits_w, shares, strict=True) if limit_w == curve.max_power_limit_w)
-    return PlayedRun(
+    return SimulatedRun(
         n_iterations=n_iterations,
         energy_j=float(np.dot(shares, powers_w)) * duration_s,
         duration_s=duration_s,

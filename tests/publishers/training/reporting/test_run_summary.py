@@ -92,6 +92,11 @@ def test_the_line_tells_energy_carbon_savings_and_time() -> None:
     assert (summary.evidence, summary.reason, summary.iterations) == ("measured", "", 90_000)
 
 
+def test_the_line_of_a_simulated_board_says_so() -> None:
+    assert str(of(record(gpu_model="NVIDIA A40 (simulated)"))).startswith("resnet50 run 3f2a (simulated): 1.84 kWh")
+    assert not of(record()).is_simulated
+
+
 @pytest.mark.parametrize(
     ("changes", "ending"),
     [

@@ -1,4 +1,4 @@
-"""Plays a training run under the real controller, on a simulated GPU and simulated time.
+"""Simulates a training run under the real controller, on a simulated GPU and simulated time.
 
 The controller's run (`controller.runs.run`), its signal feed and its meter are those of a node: they measure the curve
 in its noise, look, refine, plan and keep their reserve by themselves, and go on from their checkpoint after a restart.
@@ -57,7 +57,7 @@ ENERGY_ONLY: Final = Source(provider=ConstantProvider(1.0, kind="energy", unit="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """How a run is played.
+    """How a run is simulated.
 
     Attributes:
         max_slowdown: its time budget.
@@ -79,8 +79,8 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRunPlayer:
-    """Plays the runs of a replay under the controller; obeys `policies.replay.power_limit.evaluation.LivePlayer`.
+class LiveRunSimulator:
+    """Simulates the runs of a replay under the controller: a `policies.replay.power_limit.evaluation.LiveSimulator`.
 
     The noise of a run depends on its signal and its start: the policies that are compared get the same.
 
@@ -103,7 +103,7 @@ class LiveRunPlayer:
             host_power_w=self.host_power_w,
             pue=self.pue,
         )
-        return play_run(scenario, spec, live)
+        return simulate_run(scenario, spec, live)
 
 
 class _Machine(NamedTuple):
@@ -116,8 +116,8 @@ class _Machine(NamedTuple):
     source: Source
 
 
-def play_run(scenario: Scenario, spec: RunSpec, live: LiveRun) -> RunResult:
-    """Play a run to the end of its work; it must not be called where an event loop runs.
+def simulate_run(scenario: Scenario, spec: RunSpec, live: LiveRun) -> RunResult:
+    """Simulate a run to the end of its work; it must not be called where an event loop runs.
 
     The result is what a GPU without noise uses at the limits that the controller has set.
 
@@ -126,7 +126,7 @@ def play_run(scenario: Scenario, spec: RunSpec, live: LiveRun) -> RunResult:
     """
     with TemporaryDirectory(prefix="gridchase-replay-", ignore_cleanup_errors=True) as folder, _quiet():
         machine = _machine(scenario, spec, live, Path(folder))
-        end_ns = asyncio.run(_played(machine, spec, live))
+        end_ns = asyncio.run(_simulate(machine, spec, live))
     if machine.clock.time_s(end_ns) > scenario.edges_s[-1]:
         raise ValueError(f"the signal ends before the run that starts at {spec.start_s:.0f} s")
     return _result(scenario, machine, end_ns)
@@ -183,15 +183,15 @@ def _curve(profile: PowerProfile, live: LiveRun) -> MeasuredCurve:
     )
 
 
-async def _played(machine: _Machine, spec: RunSpec, live: LiveRun) -> int:
-    """Play a run, under one controller after the other, and return when it ends [ns]."""
+async def _simulate(machine: _Machine, spec: RunSpec, live: LiveRun) -> int:
+    """Simulate a run, under one controller after the other, and return when it ends [ns]."""
     longest_s = spec.base_duration_s * live.max_slowdown
     stops_ns = [
         ORIGIN_NS + round(longest_s * NS_PER_S * n / (live.n_restarts + 1)) for n in range(1, live.n_restarts + 1)
     ]
     for stop_ns in stops_ns:
         await _control(machine, until_ns=stop_ns)
-        await _go(machine, None, until_ns=stop_ns + DOWNTIME_NS)
+        await _advance(machine, None, until_ns=stop_ns + DOWNTIME_NS)
     await _control(machine, until_ns=None)
     return machine.job.finishes_ns(machine.clock.monotonic_ns())
 
@@ -201,7 +201,7 @@ async def _control(machine: _Machine, *, until_ns: int | None) -> None:
     gpu, job, clock, config, source = machine
     async with simulated_controller(gpu, source, key=RUN, config=config, clock=clock) as controller:
         controller.run.on_status(0, job.status)
-        await _go(machine, controller, until_ns=until_ns)
+        await _advance(machine, controller, until_ns=until_ns)
     controller.limiter.release(reason="controller_stopped", detail="the controller stops")
 
 
@@ -215,7 +215,7 @@ def _step_ns(controller: SimulatedController, now_ns: int) -> int:
     return STEP_NS - now_ns % STEP_NS
 
 
-async def _go(machine: _Machine, controller: SimulatedController | None, *, until_ns: int | None) -> None:
+async def _advance(machine: _Machine, controller: SimulatedController | None, *, until_ns: int | None) -> None:
     """Let time pass until a moment [ns], or until all work is done."""
     job, clock, config = machine.job, machine.clock, machine.config
     poll_ns, heartbeat_ns = round(config.signal.period_s * NS_PER_S), round(job.status.heartbeat_s * NS_PER_S)

@@ -1,4 +1,4 @@
-"""Runs played under the real controller on simulated time: budgets hold, ends need no warning, restarts lose little."""
+"""Runs under the real controller on simulated time: budgets hold, ends need no warning, restarts lose little."""
 
 import logging
 from dataclasses import replace
@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from controller.demo.live_run.play import LiveRun, play_run
+from controller.demo.live_run.simulation import LiveRun, simulate_run
 from policies.replay.power_limit.baselines import replay_at_limit, replay_static_mix
 from policies.replay.power_limit.optimum import offline_optimum
 from policies.replay.power_limit.scenario import RunSpec, Scenario
@@ -24,9 +24,9 @@ POINT = 0.01
 
 
 @cache
-def played(live: LiveRun) -> RunResult:
+def simulated(live: LiveRun) -> RunResult:
     """Return a run on the real signal; several tests look at the same one."""
-    return play_run(REAL, SPEC, live)
+    return simulate_run(REAL, SPEC, live)
 
 
 def spent_ratio(truth: Scenario, run: RunResult, spec: RunSpec = SPEC) -> float:
@@ -41,8 +41,8 @@ def slowdowns(truth: Scenario, run: RunResult) -> tuple[Values, Values]:
     return passed_s, passed_s / np.cumsum(rates * np.diff(run.edges_s))
 
 
-def test_a_run_is_played_to_the_end_of_its_work() -> None:
-    run = played(LiveRun(max_slowdown=BUDGET))
+def test_a_run_is_simulated_to_the_end_of_its_work() -> None:
+    run = simulated(LiveRun(max_slowdown=BUDGET))
     passed_s, slower = slowdowns(REAL, run)
     assert run.edges_s[0] == SPEC.start_s
     assert passed_s[-1] == pytest.approx(slower[-1] * SPEC.base_duration_s, rel=1e-6)
@@ -53,7 +53,7 @@ def test_a_run_is_played_to_the_end_of_its_work() -> None:
 
 def test_a_run_is_ever_the_same_but_with_other_noise() -> None:
     live = LiveRun(max_slowdown=BUDGET)
-    run, again, other = (play_run(REAL, SHORT, each) for each in (live, live, replace(live, seed=2)))
+    run, again, other = (simulate_run(REAL, SHORT, each) for each in (live, live, replace(live, seed=2)))
     np.testing.assert_array_equal(run.edges_s, again.edges_s)
     np.testing.assert_array_equal(run.limits_w, again.limits_w)
     assert other.spent != run.spent
@@ -62,7 +62,7 @@ def test_a_run_is_ever_the_same_but_with_other_noise() -> None:
 
 @pytest.mark.parametrize("max_slowdown", [1.02, 1.1])
 def test_a_told_run_keeps_its_budget_and_saves_less_than_the_optimum(max_slowdown: float) -> None:
-    run = played(LiveRun(max_slowdown=max_slowdown))
+    run = simulated(LiveRun(max_slowdown=max_slowdown))
     assert run.duration_s <= (max_slowdown + OVER_RATIO) * SPEC.base_duration_s
     best = offline_optimum(REAL, SPEC, max(max_slowdown, run.duration_s / SPEC.base_duration_s))
     assert best.spent < run.spent
@@ -72,7 +72,7 @@ def test_a_told_run_keeps_its_budget_and_saves_less_than_the_optimum(max_slowdow
 def test_where_nothing_changes_following_the_grid_is_the_blind_mix() -> None:
     truth = scenario([300.0] * 24 * 18, A40)
     spec = real_spec(3)
-    runs = [play_run(truth, spec, LiveRun(max_slowdown=BUDGET, follows_grid=follows)) for follows in (True, False)]
+    runs = [simulate_run(truth, spec, LiveRun(max_slowdown=BUDGET, follows_grid=follows)) for follows in (True, False)]
     following, blind = (spent_ratio(truth, run, spec) for run in runs)
     assert following == pytest.approx(blind, abs=0.2 * POINT)
     ideal = spent_ratio(truth, replay_static_mix(truth, spec, BUDGET), spec)
@@ -81,13 +81,13 @@ def test_where_nothing_changes_following_the_grid_is_the_blind_mix() -> None:
 
 
 def test_a_run_that_ends_without_warning_has_kept_its_budget_at_every_moment() -> None:
-    passed_s, slower = slowdowns(REAL, played(LiveRun(max_slowdown=BUDGET, knows_length=False)))
+    passed_s, slower = slowdowns(REAL, simulated(LiveRun(max_slowdown=BUDGET, knows_length=False)))
     assert slower[passed_s > HOUR_S].max() <= BUDGET + OVER_RATIO
     assert slower[-1] > 1 + 0.7 * (BUDGET - 1)
 
 
 def test_a_controller_that_restarts_goes_on_and_measures_nothing_twice() -> None:
-    plain, restarted = (played(LiveRun(max_slowdown=BUDGET, n_restarts=n)) for n in (0, 2))
+    plain, restarted = (simulated(LiveRun(max_slowdown=BUDGET, n_restarts=n)) for n in (0, 2))
     assert spent_ratio(REAL, restarted) == pytest.approx(spent_ratio(REAL, plain), abs=0.6 * POINT)
     assert restarted.duration_s <= (BUDGET + OVER_RATIO) * SPEC.base_duration_s
     passed_s = restarted.edges_s[:-1] - restarted.edges_s[0]
@@ -106,8 +106,8 @@ def test_a_controller_that_restarts_goes_on_and_measures_nothing_twice() -> None
 
 def test_power_beside_the_gpu_is_planned_for() -> None:
     beside = Scenario(profile=A40.with_overhead(200.0, 1.5), signal=REAL.signal)
-    run = play_run(beside, SHORT, LiveRun(max_slowdown=1.5, host_power_w=200.0, pue=1.5))
-    alone = play_run(REAL, SHORT, LiveRun(max_slowdown=1.5))
+    run = simulate_run(beside, SHORT, LiveRun(max_slowdown=1.5, host_power_w=200.0, pue=1.5))
+    alone = simulate_run(REAL, SHORT, LiveRun(max_slowdown=1.5))
     assert run.duration_s < alone.duration_s
     assert np.median(run.limits_w) > np.median(alone.limits_w)
 
@@ -116,7 +116,7 @@ def test_what_a_node_would_log_is_not_told(caplog: pytest.LogCaptureFixture) -> 
     values = np.full(24 * 18, 300.0)
     values[24 * 14 - 5] = 30_000.0  # no grid has that
     truth = scenario(values, A40)
-    play_run(truth, real_spec(0.3), LiveRun(max_slowdown=BUDGET))
+    simulate_run(truth, real_spec(0.3), LiveRun(max_slowdown=BUDGET))
     assert not caplog.records
     logging.getLogger("after").warning("heard")
     assert [record.message for record in caplog.records] == ["heard"]
