@@ -140,6 +140,10 @@ class AccountSnapshot:
     signal: tuple[str | None, str | None] = None, None
     reassigned_gpus: tuple[str, ...] = ()
 
+    def without_gpu(self, uuid: str) -> "AccountSnapshot":
+        """Return the account of the other GPUs: nothing more is expected of this one."""
+        return replace(self, counters_j={gpu: at_j for gpu, at_j in self.counters_j.items() if gpu != uuid})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resumption:
@@ -224,9 +228,9 @@ class EnergyAccount:
         """Expect nothing more of a GPU: it is another's."""
         self._accounted.pop(meter, None)
         if self._resumption is not None:
-            self._resumption = replace(self._resumption, snapshot=_without_gpu(self._resumption.snapshot, uuid))
+            self._resumption = replace(self._resumption, snapshot=self._resumption.snapshot.without_gpu(uuid))
         if self._suspended is not None:
-            self._suspended = _without_gpu(self._suspended, uuid)
+            self._suspended = self._suspended.without_gpu(uuid)
 
     def take_other_gpus(self) -> bool:
         """Return, once, whether a resumed account goes on with other GPUs than it had."""
@@ -343,10 +347,6 @@ class EnergyAccount:
             return True
         lacks_signal = former.totals.has_signal and self._signal.history() is None
         return lacks_signal and waited_s < SIGNAL_PATIENCE_S
-
-
-def _without_gpu(snapshot: AccountSnapshot, uuid: str) -> AccountSnapshot:
-    return replace(snapshot, counters_j={gpu: at_j for gpu, at_j in snapshot.counters_j.items() if gpu != uuid})
 
 
 def _unmeasured_s(logs: Sequence[RankLog], measured_from_ns: int) -> float:
