@@ -123,9 +123,9 @@ class RunSaving:
             return await asyncio.get_running_loop().run_in_executor(self._executor, compute)
 
     def log(self) -> None:
-        """Log what the run has saved, once it has ended; nothing of a run that did nothing here."""
+        """Log the parts of what the run has saved, once it has ended; nothing of a run that did nothing here."""
         if self.latest is not None and not self._fault_log.fault:
-            _LOGGER.info("%s: %s", self._name, describe_saving(self.latest))
+            _LOGGER.debug("%s: %s", self._name, describe_saving(self.latest))
 
     def _add_signal(self, until_s: float) -> None:
         """Add what the run has seen of the signal, up to a Unix time [s]; plain energy needs none."""

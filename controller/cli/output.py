@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 from msgspec import Struct
@@ -71,8 +71,20 @@ def note_stream(*, as_json: bool) -> TextIO:
 
 
 def config_line(config: Struct) -> str:
-    """Return a configuration as one line for the log; it holds the paths of secrets, never the secrets."""
-    return msgspec.json.encode(config).decode()
+    """Return what of a configuration differs from the defaults, as one line for the log.
+
+    It holds the paths of secrets, never the secrets.
+    """
+    changes = _changes("", msgspec.to_builtins(config), msgspec.to_builtins(type(config)()))
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes) or "all defaults"
+
+
+def _changes(prefix: str, given: dict[str, Any], default: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in given.items():
+        if isinstance(value, dict) and isinstance(default.get(name), dict):
+            yield from _changes(f"{prefix}{name}.", value, default[name])
+        elif name not in default or value != default[name]:
+            yield f"{prefix}{name}", value
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from controller.app import run_controller
 from controller.cli.broker import MQTT_PORT, listens, own_address, wait_for_broker_end
 from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
+from controller.cli.output import config_line
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
 from controller.cli.wiring import opened_node
@@ -73,6 +74,7 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
     )
     if config.gpu.backend == "simulation":
         print("the GPU is simulated: its limits, power, energy and savings are not of this machine", flush=True)
+    _LOGGER.info("configuration: %s", config_line(config))
     run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command), config)
     return 0
 

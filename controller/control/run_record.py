@@ -16,8 +16,8 @@ from controller.control.gpu_group import GpuGroup
 from controller.history.holdouts import compare_with, with_comparison
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from controller.ports import Blocked, SignalSource, Target
-from publishers.messages.holdouts import describe_holdouts
 from publishers.messages.reports import RunEnergy
+from publishers.training.reporting.run_summary import summarize
 
 UNOBSERVED_RATIO = 0.01
 """A run of which no more of its iterations were missed, at its beginning, is complete."""
@@ -111,9 +111,17 @@ class RunRecord:
         if final and whole is not None and state != "running":
             try:
                 whole = self._remember(whole, state)
-            except Exception:  # what is remembered must not end what acts
+                self._log(whole)
+            except Exception:  # what is remembered or said must not end what acts
                 _LOGGER.exception("%s: how it has ended is not remembered", self._run.key)
         self._reporter.publish_energy(part, whole)
+
+    def _log(self, whole: RunEnergy) -> None:
+        """Log what the run has used and saved on all its nodes, as the training says it."""
+        if whole.n_gpus:
+            _LOGGER.info(
+                "%s", summarize(f"{self._run.user}/{self._run.job}", self._run.run, whole, unmeasured=("", ""))
+            )
 
     def _remember(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> RunEnergy:
         """Remember how the run has ended, and return its record with what runs held out say, if there are any."""
@@ -122,9 +130,7 @@ class RunRecord:
         if ended is None or not holdout_ratio:
             return whole
         found = compare_with(ended, self._history.ended(key), holdout_ratio=holdout_ratio)
-        whole = with_comparison(whole, found)
-        _LOGGER.info("%s: %s", self._run.key, describe_holdouts(whole))
-        return whole
+        return with_comparison(whole, found)
 
     def _outcome(self, whole: RunEnergy, end: Literal["finished", "lost", "silent"]) -> Outcome:
         status, slowest = self._ranks.status, self._ranks.slowest

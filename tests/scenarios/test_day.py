@@ -69,7 +69,7 @@ async def test_what_is_told_at_the_end_holds_what_was_saved_by_following_the_gri
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run at the highest limit would have been ahead of ours, in other hours: clean and dirty ones take turns."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     gpu, hours = prior_gpu(), np.arange(-720.0, 24.0)
     values, starts_s = np.where(hours % 2, DIRTY, CLEAN), MIDNIGHT_S + HOUR_S * hours
     signal = replace(

@@ -61,7 +61,7 @@ async def test_a_last_will_for_a_moment_does_not_split_the_account(tmp_path: Pat
 
 
 async def test_what_ran_on_a_dropped_curve_keeps_its_ratios(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     site = Site(tmp_path, [prior_gpu()])
     async with site.controlled():
         divisor = 1

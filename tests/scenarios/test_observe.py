@@ -53,7 +53,10 @@ async def test_without_a_curve_it_says_that_nothing_is_known(tmp_path: Path, cap
     assert "what would be saved is unknown (not_profiled)" in caplog.text
 
 
-async def test_where_only_one_limit_is_allowed_nothing_is_saved_and_the_record_says_why(tmp_path: Path) -> None:
+async def test_where_only_one_limit_is_allowed_record_and_log_say_why_nothing_is_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     gpu = prior_gpu()
     gpu.range = LimitRange(min_power_limit_w=PRIOR_W, max_power_limit_w=PRIOR_W, default_power_limit_w=PRIOR_W)
     site = Site(tmp_path, [gpu])
@@ -64,6 +67,7 @@ async def test_where_only_one_limit_is_allowed_nothing_is_saved_and_the_record_s
     assert final.baseline_energy_j == final.energy_j > 0
     line = str(summarize("resnet50", "fixed", final, unmeasured=("", "")))
     assert "nothing saved: no limit below 280 W may be set: there is nothing to lower" in line
+    assert [said for said in caplog.messages if " Wh, " in said] == [f"alice/{line}"]
 
 
 async def test_what_a_killed_controller_left_is_given_back_all_the_same(tmp_path: Path) -> None:

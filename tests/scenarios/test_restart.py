@@ -39,7 +39,7 @@ from tests.scenarios.site import (
 async def test_after_a_restart_the_account_is_that_of_the_whole_run(
     tmp_path: Path, away_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], "energy.period_s=10")
     training = Training(site)

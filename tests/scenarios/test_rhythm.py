@@ -71,7 +71,7 @@ async def test_a_validation_between_counted_steps_leaves_account_and_books_right
     tmp_path: Path, n_steps: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A meter interval in which a validation begins is work until then: as a pause it would hide half a point."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     site, saved_ratio, slowdown_ratio = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="optimizer")
     check_account(site, saved_ratio, slowdown_ratio)
     lower, upper = told_saving(caplog.text)

@@ -9,8 +9,10 @@ import pytest
 from rich.table import Table
 
 from controller.cli.main import _print_errors
-from controller.cli.output import Terminal, html_file, print_json, shown
+from controller.cli.output import Terminal, config_line, html_file, print_json, shown
+from controller.config import Config, load_config
 from controller.errors import ConfigError
+from policies.service.config import PolicyConfig
 
 EVIL = "a\x1b[2J\nnothing is wrong\x9b\u202e[red]b"
 
@@ -45,6 +47,13 @@ def test_json_is_the_same_value_without_what_a_terminal_obeys(capsys: pytest.Cap
     assert json.loads(printed) == report
     assert all(line.isprintable() for line in printed.splitlines())
     assert "°C" in printed
+
+
+def test_the_configuration_is_told_by_what_differs_from_the_defaults() -> None:
+    assert config_line(Config()) == config_line(PolicyConfig()) == "all defaults"
+    config = load_config(None, ["plan.max_slowdown=1.05", "gpu.backend=simulation"])
+    assert config_line(config).endswith('gpu.backend = "simulation", plan.max_slowdown = 1.05')
+    assert "http" not in config_line(config)
 
 
 def test_a_fault_is_printed_as_lines_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
