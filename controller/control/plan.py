@@ -40,7 +40,8 @@ class PlanInputs:
     """What a plan rests on beside the curve: the time [Unix s], the signal, and the progress of the run.
 
     `joint` makes the curve of this node that of all nodes of the run. `slack` is how the run may use time to spare, its
-    idle power that of this node's GPUs alone; None: it may not.
+    idle power that of this node's GPUs alone; None: it may not. `time_limit_s` is when its scheduler ends it [Unix s];
+    None: it has not said.
     """
 
     now_s: float
@@ -50,6 +51,7 @@ class PlanInputs:
     provenance: Provenance
     joint: Callable[[PowerProfile], PowerProfile] = single_node
     slack: SlackOptions | None = None
+    time_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,9 @@ class PlannedTarget:
         started_at_s = inputs.progress.started_at_s
         return choose_power_limit(
             profile=curve,
-            objective=objective_of(self._config, started_at_s=started_at_s, max_power_w=max_power_w),
+            objective=objective_of(
+                self._config, started_at_s=started_at_s, max_power_w=max_power_w, time_limit_s=inputs.time_limit_s
+            ),
             rules=rules,
             history=inputs.history,
             forecast=inputs.forecast,
@@ -253,15 +257,21 @@ class PlannedTarget:
         )
 
 
-def objective_of(rules: PlanRules, *, started_at_s: float, max_power_w: float) -> Objective:
-    """Return the objective of a run that started at a time [Unix s], on GPUs with so much power [W]."""
+def objective_of(
+    rules: PlanRules, *, started_at_s: float, max_power_w: float, time_limit_s: float | None = None
+) -> Objective:
+    """Return the objective of a run that started at a time [Unix s], on GPUs with so much power [W].
+
+    A deadline is never later than the moment at which its scheduler ends it [Unix s].
+    """
     match rules.objective:
         case "slowdown":
             return SlowdownObjective(max_slowdown=rules.max_slowdown)
         case "eta":
             return EtaObjective(eta=rules.eta, max_power_w=max_power_w)
         case "deadline":
-            return DeadlineObjective(deadline_s=deadline_s(rules.deadline, started_at_s=started_at_s))
+            by_s = deadline_s(rules.deadline, started_at_s=started_at_s)
+            return DeadlineObjective(deadline_s=by_s if time_limit_s is None else min(by_s, time_limit_s))
         case "budget":
             return BudgetObjective(budget=rules.budget)
 

@@ -294,6 +294,7 @@ class RunLeader:
             provenance=provenance,
             joint=self._joint,
             slack=self._slack(provenance, now_s, now_ns),
+            time_limit_s=status.time_limit_s,
         )
 
     def _spent(self) -> float | None:

@@ -59,7 +59,7 @@ class DayAheadPrices(FixedProvider):
 
 def prices() -> Signal:
     """Return prices of some days: dear in the same hours of each."""
-    hours = np.arange(-240, 72)
+    hours = np.arange(-40 * 24, 72)
     values = np.where((hours % 24 >= DEAR_HOURS[0]) & (hours % 24 < DEAR_HOURS[1]), DEAR, CHEAP)
     starts_s = MIDNIGHT_S + HOUR_S * hours.astype(np.float64)
     plain = flat_signal(CHEAP)
@@ -182,6 +182,15 @@ async def test_it_waits_for_cheap_hours_and_the_saving_is_the_truth(
     (paused,) = [change for change in site.limits(gpu) if change.reason == "paused_in_bad_hours"]
     assert paused.detail.startswith("paused until about 05:00 UTC: the grid is dearer than it will be; 0.6 EUR/kWh now")
     assert f"{KEY}: its plan asks for a pause: until about 05:00 UTC" in caplog.text
+
+
+async def test_a_forecast_of_our_own_is_enough_where_it_has_proved_right(tmp_path: Path) -> None:
+    gpu, known = prior_gpu(), prices()
+    site = Site(tmp_path, [gpu], *DEADLINE, "plan.may_pause=true", providers=[FixedProvider(known)])
+    training = PausableTraining(site)
+    await trained(site, training, until_h=DEAR_HOURS[1] + 0.5)
+    ((begin_s, end_s),) = training.waits
+    assert [(time_s - MIDNIGHT_S) / HOUR_S for time_s in (begin_s, end_s)] == pytest.approx(DEAR_HOURS, abs=0.3)
 
 
 async def test_without_the_operators_leave_it_does_not_wait(tmp_path: Path) -> None:

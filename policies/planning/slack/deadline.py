@@ -2,7 +2,8 @@
 
 The plan at or above that limit is made elsewhere (`dispatch`), and stands wherever this has nothing better: without a
 signal that is measured and current, without time to spare beside a reserve, or where only the expected signal, and no
-pessimistic outlook, would have the run slower.
+pessimistic outlook, would have the run slower. A pause in force outlasts the minutes at the turn of an hour in which its
+value is still to come.
 """
 
 from dataclasses import dataclass, replace
@@ -63,7 +64,9 @@ def choose_with_slack(inputs: SlackInputs, options: SlackOptions) -> SlackChoice
     history, now_s, fastest_per_s = inputs.history, inputs.now_s, inputs.profile.fastest.iterations_per_s
     work_s, period_s = inputs.left_iterations / fastest_per_s, inputs.rules.period_s
     time_s = inputs.required.horizon_s - RESERVE_RATIO * work_s - period_s
-    if inputs.required.is_infeasible or time_s <= max(work_s, period_s) or _is_estimated(history, now_s):
+    if inputs.required.is_infeasible or time_s <= max(work_s, period_s):
+        return None
+    if options.paused_for_s is None and _is_estimated(history, now_s):
         return None
     outlook = build_outlook(history, inputs.forecast, now_s=now_s, period_s=period_s, horizon_s=time_s)
     if outlook is None or outlook.is_flat:

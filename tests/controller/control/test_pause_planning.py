@@ -28,7 +28,13 @@ def prices(*, unit: str = "EUR/kWh") -> Signal:
 
 
 def planned(
-    run: LimitControl, at_s: float, *, slack: SlackOptions | None = MAY_PAUSE, unit: str = "EUR/kWh", work_h: float = 8
+    run: LimitControl,
+    at_s: float,
+    *,
+    slack: SlackOptions | None = MAY_PAUSE,
+    unit: str = "EUR/kWh",
+    work_h: float = 8,
+    limit_h: float | None = None,
 ) -> Target:
     """Return what a run that has not begun, and has a day for so many hours of work, is to do at a time."""
     now_s, signal = MIDNIGHT_S + at_s, prices(unit=unit)
@@ -45,6 +51,7 @@ def planned(
         ),
         provenance=Provenance(source="test"),
         slack=slack,
+        time_limit_s=None if limit_h is None else MIDNIGHT_S + limit_h * HOUR_S,
     )
     target = run.current(now_s, 0.0) or run.choose(inputs)
     assert target is not None
@@ -91,3 +98,11 @@ def test_no_look_begins_while_it_waits(run: LimitControl) -> None:
     for second in range(0, 1_500, 10):
         assert planned(run, float(second)).pause_why
     assert not run.ledger.is_looking
+
+
+def test_the_schedulers_time_limit_is_a_deadline_too(run: LimitControl) -> None:
+    assert "until the deadline" in planned(run, 0.0, work_h=6, limit_h=6.05).detail
+    assert planned(run, 0.0, work_h=6, limit_h=6.05).pause_why == ""
+    run.drop_pause()
+    later = planned(begin(limit_control(plan=DEADLINE), known=FULL), 0.0, work_h=6, limit_h=48)
+    assert later.pause_why, "the deadline is a day"

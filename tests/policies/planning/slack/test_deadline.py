@@ -180,6 +180,12 @@ def test_nothing_waits_on_an_estimate_or_without_a_signal() -> None:
         assert decision.iterations_per_s >= LEAST_PER_S
 
 
+def test_a_pause_outlasts_the_minutes_until_the_next_value_comes() -> None:
+    held = replace(hourly(SQUARE), estimated=ESTIMATED)
+    slack = replace(MAY_PAUSE, paused_for_s=HOUR_S, rms_errors=np.full(24, 50.0))
+    assert decided(held, AT_NOON_S + HOUR_S, hours=48.0, work_h=8.0, slack=slack).pause is not None
+
+
 def test_a_forecast_counts_as_far_as_its_errors_are_known() -> None:
     known = hourly(SQUARE)
     is_ahead = known.starts_s > AT_NOON_S
