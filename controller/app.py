@@ -183,6 +183,7 @@ class _App:
         feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
         own = OwnTopics(config, bus, [gpu.uuid for gpu in self._gpus])
+        pause_wanted = asyncio.Event()
 
         def workers_of(gpu: Gpu) -> Workers:
             limiter = self._limiter(gpu, bus)
@@ -204,6 +205,7 @@ class _App:
             checkpoints=self._checkpoints,
             processes=self._node.processes,
             tick_s=tick_s,
+            pause_wanted=pause_wanted,
         )
 
         def snapshot() -> Snapshot:
@@ -221,6 +223,7 @@ class _App:
             bus=bus,
             topics=self._topics,
             clock=clock,
+            is_wanted=pause_wanted,
         )
         server = NodeServer(
             config.http, snapshot=snapshot, pauses=pauses, own_token=Path(config.node.state_dir) / own_token.FILE

@@ -98,6 +98,7 @@ class PlanRules(Section, frozen=True, kw_only=True):
     min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.001
     step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
     share_slack: bool = False
+    may_pause: bool = False
     holdout_ratio: Annotated[float, Meta(ge=0, le=MAX_HOLDOUT_RATIO)] = 0.0
 
 

@@ -1,21 +1,25 @@
-"""The pauses that people have asked this controller for: sent to the training, renewed, and ended.
+"""The pauses that people, and the plans of runs, have asked for: sent to the training, renewed, and ended.
 
 A training that is `pausable` waits between two iterations while its controller asks for it. Each message holds for
 `LEASE_S`; so a training goes on by itself when this controller has gone. It says in its status that it is paused, and
 only then it is: what was asked for and has not begun within `BEGIN_TIMEOUT_S` is withdrawn.
+
+People come before plans. Who pauses a run that its plan has paused, or lets it go on, has the last word; and a pause of
+the plan that ends otherwise than planned is not asked for again at once.
 """
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from controller.accounting.ranks import End, Ranks
 from controller.clock import NS_PER_S, Clock
 from controller.errors import PauseRefusedError
 from controller.ports import Bus, PauseState
-from controller.runs.run import TrainingRun
 from publishers.messages.codec import encode
 from publishers.messages.reports import Command
 from publishers.messages.topics import RunKey, Topics
@@ -27,6 +31,11 @@ LEASE_S: Final = 30.0
 RENEW_S: Final = 10.0
 BEGIN_TIMEOUT_S: Final = 600.0
 """An iteration may take minutes, and so may a validation."""
+AGAIN_S: Final = 300.0
+"""After the longest pause that a training allows, its plan lets it iterate for so long at least."""
+FAILED_S: Final = 3_600.0
+"""After one that has not begun, or that the training has ended, the plan asks for no other for so long."""
+PLAN: Final = "its plan"
 MAX_ENDED: Final = 256
 """Runs whose last pause is remembered."""
 _MAX_REASON: Final = 1_024
@@ -34,9 +43,35 @@ _MAX_REASON: Final = 1_024
 _LOGGER = logging.getLogger(__name__)
 
 
+class PausableRun(Protocol):
+    """A run, as its pauses see it."""
+
+    @property
+    def ended(self) -> End | None:
+        """Return how it has ended; None while it is running."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """Return its training processes on this node."""
+
+    @property
+    def pause_fault(self) -> tuple[str, str] | None:
+        """Return why it cannot be paused from here, a stable code and a sentence; None where it can."""
+
+    @property
+    def planned_pause(self) -> str:
+        """Return why its plan wants it to wait, and until when, in a sentence; "": it is to iterate."""
+
+    def bar_pauses(self, until_s: float) -> None:
+        """Plan no pause until a time [Unix s]."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Pause:
-    """A pause that was asked for; `since_ns` is when the training began to wait, None: it has not yet."""
+    """A pause that was asked for; `since_ns` is when the training began to wait, None: it has not yet.
+
+    `is_planned`: it is the plan's, which ends it, too.
+    """
 
     pause_id: str
     why: str
@@ -45,6 +80,7 @@ class _Pause:
     asked_ns: int
     renew_ns: int
     since_ns: int | None = None
+    is_planned: bool = False
 
     @property
     def ends_ns(self) -> int:
@@ -64,10 +100,19 @@ class RunPauses:
         bus: where commands go.
         topics: the topics below the configured root.
         clock: the time.
+        is_wanted: set when the plan of a run begins to want it to wait.
     """
 
     def __init__(
-        self, runs: Mapping[RunKey, TrainingRun], *, node: str, boot_id: str, bus: Bus, topics: Topics, clock: Clock
+        self,
+        runs: Mapping[RunKey, PausableRun],
+        *,
+        node: str,
+        boot_id: str,
+        bus: Bus,
+        topics: Topics,
+        clock: Clock,
+        is_wanted: asyncio.Event | None = None,
     ) -> None:
         self._runs = runs
         self._node = node
@@ -77,13 +122,15 @@ class RunPauses:
         self._clock = clock
         self._pauses: dict[RunKey, _Pause] = {}
         self._ended: RecentDict[RunKey, str] = RecentDict(MAX_ENDED)
-        self._is_asked = asyncio.Event()
+        self._is_asked = is_wanted or asyncio.Event()
 
     async def run(self) -> None:
         """Renew and end pauses until cancelled; then let every training go on."""
         try:
             while True:
                 await self._is_asked.wait()
+                for key, run in list(self._runs.items()):
+                    self._follow_plan(key, run)
                 for key in list(self._pauses):
                     self._advance(key)
                 if not self._pauses:
@@ -125,6 +172,7 @@ class RunPauses:
             self._is_asked.set()
         else:
             present.why, present.by, present.for_s, present.renew_ns = why, by, for_s or most_s, now_ns
+            present.is_planned = False
         reason = printable(why) or "no reason given"
         _LOGGER.info("%s: %s asks for a pause of %g s: %s", key, printable(by), present.for_s, reason)
         self._advance(key)
@@ -136,8 +184,10 @@ class RunPauses:
         Raises:
             PauseRefusedError: there is no such run.
         """
-        self._run(key)
-        if key in self._pauses:
+        run, present = self._run(key), self._pauses.get(key)
+        if present is not None:
+            if present.is_planned:
+                run.bar_pauses(math.inf)
             self._end(key, f"{printable(by)} ends it: {printable(why) or 'no reason given'}")
         return self.state_of(key)
 
@@ -164,11 +214,32 @@ class RunPauses:
             ended_because=self._ended.get(key) or "",
         )
 
-    def _run(self, key: RunKey) -> TrainingRun:
+    def _run(self, key: RunKey) -> PausableRun:
         run = self._runs.get(key)
         if run is None or run.ended is not None:
             raise PauseRefusedError("unknown_run", f"{key}: no such run trains on this node now")
         return run
+
+    def _follow_plan(self, key: RunKey, run: PausableRun) -> None:
+        """Ask for the pause that the plan of a run wants, or end its own where that wants none."""
+        wanted, present, now_ns = run.planned_pause, self._pauses.get(key), self._clock.monotonic_ns()
+        if not wanted:
+            if present is not None and present.is_planned:
+                self._end(key, "the plan has it go on")
+        elif present is not None:
+            present.why = wanted if present.is_planned else present.why
+        elif run.pause_fault is None:
+            for_s = run.ranks.members[0].status.max_pause_s or 0.0
+            self._pauses[key] = _Pause(
+                pause_id=secrets.token_hex(8),
+                why=wanted,
+                by=PLAN,
+                for_s=for_s,
+                asked_ns=now_ns,
+                renew_ns=now_ns,
+                is_planned=True,
+            )
+            _LOGGER.info("%s: %s asks for a pause: %s", key, PLAN, wanted)
 
     def _advance(self, key: RunKey) -> None:
         """Renew a pause where that is due, or end it."""
@@ -180,10 +251,11 @@ class RunPauses:
         if fault is not None:
             self._end(key, fault[1])
         elif pause.since_ns is not None and since_ns is None:
-            self._end(key, "the training went on by itself: its max_pause_s, a lost broker, or an interrupt")
+            self._end_early(key, "the training went on by itself: its max_pause_s, a lost broker, or an interrupt")
+        elif now_ns >= pause.ends_ns and pause.since_ns is None:
+            self._end_early(key, f"{BEGIN_TIMEOUT_S:g} s: the training has not come to the end of an iteration")
         elif now_ns >= pause.ends_ns:
-            waited = f"{BEGIN_TIMEOUT_S:g} s: the training has not come to the end of an iteration"
-            self._end(key, f"{pause.for_s:g} s are over" if pause.since_ns is not None else waited)
+            self._end_early(key, f"{pause.for_s:g} s are over", again_s=AGAIN_S)
         else:
             if pause.since_ns is None and since_ns is not None:
                 pause.since_ns = since_ns
@@ -191,6 +263,13 @@ class RunPauses:
             if now_ns >= pause.renew_ns:
                 pause.renew_ns = now_ns + round(RENEW_S * NS_PER_S)
                 self._send(key, pause, "pause", pause.why)
+
+    def _end_early(self, key: RunKey, why: str, *, again_s: float = FAILED_S) -> None:
+        """End a pause that nobody has ended; a plan asks for no other one for so long [s]."""
+        run = self._runs.get(key)
+        if run is not None and self._pauses[key].is_planned:
+            run.bar_pauses(self._clock.now_s() + again_s)
+        self._end(key, why)
 
     def _end(self, key: RunKey, why: str) -> None:
         pause = self._pauses.pop(key)

@@ -12,6 +12,7 @@ import msgspec
 
 from controller.errors import ControllerError
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import Values
 from publishers.messages.codec import Message, encode
 from publishers.messages.topics import RunKey
 from publishers.mqtt.receiving.quotas import MessageQuotas
@@ -236,13 +237,17 @@ class Hold(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The power limit that a run asks for, and why."""
+    """The power limit that a run asks for, and why.
+
+    `pause_why` is why its training is to wait, and until when, in a sentence for its owner; "": it is to iterate.
+    """
 
     power_limit_w: float
     reason: str
     detail: str
     job: str
     signal: str | None = None
+    pause_why: str = ""
 
 
 class Blocked(NamedTuple):
@@ -400,6 +405,9 @@ class SignalSource(Protocol):
 
     def forecast(self) -> Signal | None:
         """Return the forecast from now on, or None."""
+
+    def forecast_errors(self) -> Values | None:
+        """Return the root mean square errors of forecasts 1, 2, … hours ahead, in its unit; None where unknown."""
 
     def provenance(self) -> Provenance:
         """Return where it comes from now."""

@@ -339,6 +339,9 @@ class FixedSignal:
     def forecast(self) -> Signal | None:
         return None
 
+    def forecast_errors(self) -> None:
+        return None
+
     def value_at(self, time_s: float) -> float | None:
         return None if self.series is None else self.series.last_value_at(time_s)
 

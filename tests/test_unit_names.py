@@ -86,6 +86,7 @@ ALLOWED: Final = {
     "following_signal_energy": "the same",
     "looks_signal_energy": "the same",
     "first_pass_signal_energy": "the same",
+    "asked_signal_energy": "the same, of pauses that a run was asked for",
     "baseline": "what a run would have used: J, g or money",
     "amounts": "what parts of a run have used, the same",
     "n_degrees": "degrees of freedom; those of a prior may have a fraction",

@@ -36,6 +36,8 @@ N_STEPS: Final = 48
 MISSING_S: Final = 1.0
 MISSING_RATIO: Final = 0.001
 """Books may lack so much of what the account holds: more is a part that was never entered."""
+MIN_PAUSED_S: Final = 300.0
+"""After so long a wait it is known what GPUs draw that wait."""
 MAX_CLOSED: Final = 32
 """Closed books that are kept: of a run with more curves nothing is said."""
 MAX_VALUES: Final = 20_000
@@ -239,6 +241,15 @@ class RunBooks:
         """Return whether the run ever iterated below the top limit."""
         parts = ((self.books, self._top_w(self.curve)), *((each.books, each.top_power_limit_w) for each in self.closed))
         return any(_is_below(books, top_w) for books, top_w in parts)
+
+    @property
+    def asked_pause_power_w(self) -> float | None:
+        """Return what the GPUs have drawn while the run waited because it was asked to [W]; None while not known."""
+        slots = [slot for books in (*(each.books for each in self.closed), self.books) for slot in books.slots]
+        paused_s = math.fsum(slot.asked_pause_s for slot in slots)
+        if paused_s < MIN_PAUSED_S:
+            return None
+        return math.fsum(slot.asked_pause_energy_j for slot in slots) / paused_s
 
     def add(self, interval: MeterInterval, gpus: GpusNow, *, begins_s: float) -> None:
         """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.

@@ -247,9 +247,15 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
-        if self._may_look and self._rules.objective != "budget" and not self.is_exploring:
+        may_look = self._may_look and self._rules.objective != "budget"
+        if may_look and not (self.is_exploring or self._plan.is_pausing):
             self._update_look(self.state)
         return self._plan.current(now_s, self._trial_block(self.state))
+
+    def drop_pause(self) -> None:
+        """Plan anew, if the run is to wait: it may not, or has not."""
+        if self._plan is not None:
+            self._plan.drop_pause()
 
     def choose(self, inputs: PlanInputs) -> Target | None:
         """Return the limit that the run should have now, with its reason; None before there is one."""

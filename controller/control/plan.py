@@ -1,4 +1,4 @@
-"""Plans the target power limit of one run, once a period.
+"""Plans the target power limit of one run, and its pauses, once a period.
 
 `policies.planning` decides; this passes it the configuration, and turns its decision into the target of the run's GPUs:
 now and (where two limits share a period) later. No clock, no GPU, no bus.
@@ -6,6 +6,7 @@ now and (where two limits share a period) later. No clock, no GPU, no bus.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from controller.config import EnergyConfig, PlanRules, deadline_s
 from controller.control.curve_learning import posterior_mean
@@ -17,8 +18,9 @@ from policies.planning import (
     Decision,
     EtaObjective,
     Objective,
+    PlannedPause,
     Progress,
-    ScheduledLimit,
+    SlackOptions,
     SlowdownObjective,
     SwitchingRules,
     choose_power_limit,
@@ -37,7 +39,9 @@ def single_node(own: PowerProfile) -> PowerProfile:
 class PlanInputs:
     """What a plan rests on beside the curve: the time [Unix s], the signal, and the progress of the run.
 
-    `joint` makes the curve of this node that of all nodes of the run.
+    `joint` makes the curve of this node that of all nodes of the run. `slack` is how the run may use time to spare, its
+    idle power that of this node's GPUs alone; None: it may not. `time_limit_s` is when its scheduler ends it [Unix s];
+    None: it has not said.
     """
 
     now_s: float
@@ -46,6 +50,8 @@ class PlanInputs:
     progress: Progress
     provenance: Provenance
     joint: Callable[[PowerProfile], PowerProfile] = single_node
+    slack: SlackOptions | None = None
+    time_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,15 @@ class _Trial:
 
     n_block: int
     since_s: float
+    target: Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Later:
+    """What follows within the period: from when on [Unix s], its limit on the curve [W], and its target."""
+
+    from_s: float
+    planned_w: float
     target: Target
 
 
@@ -80,13 +95,23 @@ class PlannedTarget:
         self._trial: _Trial | None = None
         self._target: Target | None = None
         self._planned_s = 0.0
-        self._later: tuple[ScheduledLimit, Target] | None = None
+        self._later: _Later | None = None
         self._current: CurrentLimit | None = None
 
     @property
     def is_trying(self) -> bool:
         """Return whether a limit is being tried out."""
         return self._trial is not None
+
+    @property
+    def is_pausing(self) -> bool:
+        """Return whether the run is to wait."""
+        return self._target is not None and bool(self._target.pause_why)
+
+    def drop_pause(self) -> None:
+        """Plan anew, if the run is to wait now or later: it may not, or has not."""
+        if self.is_pausing or (self._later is not None and self._later.target.pause_why):
+            self._target = None
 
     @property
     def is_trying_the_highest(self) -> bool:
@@ -107,9 +132,11 @@ class PlannedTarget:
         self._trial = None
         if self._target is None or not self._planned_s <= now_s < self._planned_s + period_s:
             return None
-        if self._later is not None and now_s >= self._later[0].from_s:
-            (later, self._target), self._later = self._later, None
-            self._current = CurrentLimit(power_limit_w=later.power_limit_w, since_s=later.from_s)
+        later = self._later
+        if later is not None and now_s >= later.from_s:
+            if self._current is None or self._current.power_limit_w != later.planned_w:
+                self._current = CurrentLimit(power_limit_w=later.planned_w, since_s=later.from_s)
+            self._target, self._later = later.target, None
         return self._target
 
     def choose(self, measured: PowerProfile, inputs: PlanInputs) -> Target:
@@ -121,6 +148,7 @@ class PlannedTarget:
         curve = self._fit[1]
         if self._current is not None and self._current.since_s > inputs.now_s:  # the clock was stepped back
             self._current = replace(self._current, since_s=inputs.now_s)
+        inputs = replace(inputs, slack=self._slack(inputs.slack, probable, joint))
         decision = self._decide(curve, self._rules, inputs, max_power_w=self._max_power_w(probable, joint))
         if self._current is None or self._current.power_limit_w != decision.power_limit_w:
             self._current = CurrentLimit(power_limit_w=decision.power_limit_w, since_s=inputs.now_s)
@@ -128,9 +156,27 @@ class PlannedTarget:
         self._planned_s = inputs.now_s
         self._later = None
         if decision.scheduled is not None:
-            later_w = self._requested_w(decision.scheduled.power_limit_w, curve)
-            self._later = decision.scheduled, replace(self._target, power_limit_w=later_w)
+            planned_w, from_s = decision.scheduled.power_limit_w, decision.scheduled.from_s
+            target = replace(self._target, power_limit_w=self._requested_w(planned_w, curve))
+            self._later = _Later(from_s=from_s, planned_w=planned_w, target=target)
+        elif decision.pause is not None:
+            self._plan_pause(decision, decision.pause, inputs)
         return self._target
+
+    def _plan_pause(self, decision: Decision, pause: PlannedPause, inputs: PlanInputs) -> None:
+        """Let the run wait for its part of the period, first or last."""
+        if self._target is None:
+            return
+        running = replace(self._target, reason="deadline_signal")
+        worse = "dearer" if inputs.history is not None and inputs.history.kind == "price" else "dirtier"
+        until = f"{datetime.fromtimestamp(pause.ends_s, UTC):%H:%M} UTC"
+        why = f"until about {until}: the grid is {worse} than it will be"
+        waiting = replace(self._target, detail=f"paused {why}; {decision.detail}", pause_why=why)
+        is_first = pause.from_s <= inputs.now_s
+        self._target, later = (waiting, running) if is_first else (running, waiting)
+        from_s = pause.until_s if is_first else pause.from_s
+        if from_s < inputs.now_s + self._rules.period_s:
+            self._later = _Later(from_s=from_s, planned_w=decision.power_limit_w, target=later)
 
     def try_out(self, sample: PowerProfile, inputs: PlanInputs, *, n_block: int, block_s: float, which: str) -> Target:
         """Return the target of a short block of time, planned on a possible curve; the next choice is a new plan.
@@ -139,6 +185,7 @@ class PlannedTarget:
         """
         self._target = self._later = self._current = None
         rules = SwitchingRules(period_s=block_s, min_dwell_s=block_s, min_gain_ratio=0.0)
+        inputs = replace(inputs, slack=None)
         joint = inputs.joint(sample)
         curve = self._fitted(joint)
         decision = self._decide(curve, rules, inputs, max_power_w=self._max_power_w(sample, joint))
@@ -160,6 +207,13 @@ class PlannedTarget:
         whole = curve.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue)
         return fit_curve(whole, step_w=self._config.step_w)
 
+    def _slack(self, own: SlackOptions | None, probable: PowerProfile, joint: PowerProfile) -> SlackOptions | None:
+        """Return how the run may use time to spare, its idle power that of all its nodes, with overhead."""
+        if own is None or own.idle_power_w is None:
+            return own
+        idle_power_w = own.idle_power_w * joint.fastest.power_w / probable.fastest.power_w
+        return replace(own, idle_power_w=self._energy.pue * (idle_power_w + self._energy.host_power_w))
+
     def _max_power_w(self, own: PowerProfile, joint: PowerProfile) -> float:
         """Return the sum of all GPUs' highest limits, those of other nodes by what they draw, with overhead [W]."""
         limits_w = self._n_gpus * self._bounds_w[1] * joint.fastest.power_w / own.fastest.power_w
@@ -171,13 +225,16 @@ class PlannedTarget:
         started_at_s = inputs.progress.started_at_s
         return choose_power_limit(
             profile=curve,
-            objective=objective_of(self._config, started_at_s=started_at_s, max_power_w=max_power_w),
+            objective=objective_of(
+                self._config, started_at_s=started_at_s, max_power_w=max_power_w, time_limit_s=inputs.time_limit_s
+            ),
             rules=rules,
             history=inputs.history,
             forecast=inputs.forecast,
             now_s=inputs.now_s,
             progress=inputs.progress,
             current=self._current,
+            slack=inputs.slack,
         )
 
     def _requested_w(self, chosen_w: float, curve: PowerProfile) -> float:
@@ -200,15 +257,21 @@ class PlannedTarget:
         )
 
 
-def objective_of(rules: PlanRules, *, started_at_s: float, max_power_w: float) -> Objective:
-    """Return the objective of a run that started at a time [Unix s], on GPUs with so much power [W]."""
+def objective_of(
+    rules: PlanRules, *, started_at_s: float, max_power_w: float, time_limit_s: float | None = None
+) -> Objective:
+    """Return the objective of a run that started at a time [Unix s], on GPUs with so much power [W].
+
+    A deadline is never later than the moment at which its scheduler ends it [Unix s].
+    """
     match rules.objective:
         case "slowdown":
             return SlowdownObjective(max_slowdown=rules.max_slowdown)
         case "eta":
             return EtaObjective(eta=rules.eta, max_power_w=max_power_w)
         case "deadline":
-            return DeadlineObjective(deadline_s=deadline_s(rules.deadline, started_at_s=started_at_s))
+            by_s = deadline_s(rules.deadline, started_at_s=started_at_s)
+            return DeadlineObjective(deadline_s=by_s if time_limit_s is None else min(by_s, time_limit_s))
         case "budget":
             return BudgetObjective(budget=rules.budget)
 

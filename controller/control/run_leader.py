@@ -4,7 +4,9 @@ A run on a single node has its leader there. The curve is measured on this node 
 """
 
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from controller.accounting.energy_account import EnergyAccount
@@ -15,6 +17,7 @@ from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import ProfileState, RunReporter
 from controller.accounting.run_books import GpusNow, RunBooks
 from controller.accounting.run_ledger import LedgerSnapshot, RunLedger
+from controller.clock import NS_PER_S
 from controller.config import Config
 from controller.control.curve_learning import (
     CurveState,
@@ -30,8 +33,8 @@ from controller.control.plan import PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
-from controller.ports import Blocked, SignalSource, Target
-from policies.planning import Progress
+from controller.ports import Blocked, Provenance, SignalSource, Target
+from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm_track import RunRhythm
 from policies.vocabulary.profile import PowerProfile
@@ -41,6 +44,8 @@ HELD_OUT: Final = Blocked(
     reason="held_out",
     detail="held out at the prior limit, as the job's other runs are compared with it (plan.holdout_ratio)",
 )
+USUAL_IDLE_RATIO: Final = 0.2
+"""What GPUs draw that wait in mid-training, as a share of what they draw at the highest limit, until it is measured."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -76,6 +81,10 @@ class RunLeader:
         self._holdout_ratio = config.plan.job_holdout_ratio(run.job)
         self._may_hold_out = config.plan.may_hold_out(run.job)
         self._begun: BegunRun | None = None
+        rules = config.plan.rules_of(run.job)
+        self._has_deadline = rules.objective == "deadline"
+        self._may_pause = rules.may_pause and not config.plan.observe
+        self._no_pause_until_s = -math.inf
         self._energy = config.energy
         self._pause_s = config.profiler.pause_s
         self._signal = signal
@@ -86,12 +95,13 @@ class RunLeader:
         self._reporter = reporter
         self._other_nodes = other_nodes
         self._published: tuple[object, ...] = ()
+        self._asking: Target | None = None
         self._broadcast = PlanBroadcast(run, reporter=reporter)
         self.limits = LimitControl(
             job=run.job,
             run=run.run,
             profiler=config.profiler,
-            rules=config.plan.rules_of(run.job),
+            rules=rules,
             energy=config.energy,
             may_look=not config.plan.observe,
         )
@@ -143,6 +153,11 @@ class RunLeader:
         n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
         _LOGGER.info("%s: the time budget resumes: %.3g h, %d looks", name, n_hours, n_looks)
 
+    def bar_pauses(self, until_s: float) -> None:
+        """Plan no pause until a time [Unix s]: the last one was ended, or never began."""
+        self._no_pause_until_s = until_s
+        self.limits.drop_pause()
+
     def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
         """Add an interval, active or not, to the time at its limit; say of which curve the books are."""
         self.limits.ledger.add(interval, gpus.in_force)
@@ -187,9 +202,18 @@ class RunLeader:
             )
             if highest is not None:
                 return highest
-        target = limits.current(now_s, slowest.n_iterations) or limits.choose(self._plan_inputs(now_s, slowest))
+        target = limits.current(now_s, slowest.n_iterations) or limits.choose(self._plan_inputs(now_s, now_ns, slowest))
         self._books.purpose = limits.purpose
+        if target is not None and target.pause_why and self._paused_for_s(now_ns) is None:
+            return self._asking_for(target)
         return target
+
+    def _asking_for(self, target: Target) -> Target:
+        """Return the target of a pause that has not begun: one object, so that it is requested once."""
+        asking = replace(target, reason="pause_asked", detail=f"asked to be {target.detail}")
+        if asking != self._asking:
+            self._asking = asking
+        return self._asking
 
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
         """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
@@ -228,8 +252,29 @@ class RunLeader:
             n_gpus=len(self._gpus.uuids),
         )
 
-    def _plan_inputs(self, now_s: float, slowest: RankLog) -> PlanInputs:
-        status = self._ranks.status
+    def _paused_for_s(self, now_ns: int) -> float | None:
+        """Return for how long the training has waited, by its own word [s]; None: it does not."""
+        since_ns = self._ranks.status.paused_since_ns
+        return None if since_ns is None else max(now_ns - since_ns, 0) / NS_PER_S
+
+    def _slack(self, provenance: Provenance, now_s: float, now_ns: int) -> SlackOptions | None:
+        """Return how the run may use time to spare: with a deadline, and a signal that is what it should be."""
+        if not self._has_deadline or provenance.reason:
+            return None
+        status, profile = self._ranks.status, self.limits.profile
+        may_pause = self._may_pause and status.pausable and now_s >= self._no_pause_until_s and profile is not None
+        idle_power_w = None
+        if may_pause and profile is not None:
+            idle_power_w = self._books.asked_pause_power_w or USUAL_IDLE_RATIO * profile.fastest.power_w
+        return SlackOptions(
+            idle_power_w=idle_power_w,
+            max_pause_s=status.max_pause_s or 0.0,
+            paused_for_s=self._paused_for_s(now_ns),
+            rms_errors=self._signal.forecast_errors(),
+        )
+
+    def _plan_inputs(self, now_s: float, now_ns: int, slowest: RankLog) -> PlanInputs:
+        status, provenance = self._ranks.status, self._signal.provenance()
         return PlanInputs(
             now_s=now_s,
             history=self._signal.history(),
@@ -240,6 +285,7 @@ class RunLeader:
                 started_at_s=status.started_at_s,
                 total_iterations=slowest.total_iterations(status.total_iterations),
                 spent=self._spent(),
+                asked_pause_s=(status.paused_s or 0.0) + (self._paused_for_s(now_ns) or 0.0),
                 guessed=guessed_length(
                     self._history.ended(self._key),
                     status,
@@ -249,8 +295,10 @@ class RunLeader:
                     now_s=now_s,
                 ),
             ),
-            provenance=self._signal.provenance(),
+            provenance=provenance,
             joint=self._joint,
+            slack=self._slack(provenance, now_s, now_ns),
+            time_limit_s=status.time_limit_s,
         )
 
     def _spent(self) -> float | None:

@@ -11,7 +11,7 @@ from controller.clock import NS_PER_S
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Target
 from policies.planning.straggler_slack import (
-    SlackRules,
+    StragglerRules,
     SlackState,
     advance_slack,
     begin_slack,
@@ -94,11 +94,11 @@ class StragglerSlack:
         while len(self._known) > MAX_LIMITS:
             self._left_ns.pop(self._known.popitem(last=False)[0], None)
 
-    def _rules(self, power_limit_w: float) -> SlackRules:
+    def _rules(self, power_limit_w: float) -> StragglerRules:
         """Return the rules at a limit of the run: no GPU is lowered below the highest floor."""
-        rules = SlackRules(settle_s=self._settle_s)
+        rules = StragglerRules(settle_s=self._settle_s)
         room_ratio = 1 - self._gpus.bounds_w()[0] / power_limit_w
-        return SlackRules(settle_s=self._settle_s, max_ratio=min(rules.max_ratio, max(room_ratio, 0.0)))
+        return StragglerRules(settle_s=self._settle_s, max_ratio=min(rules.max_ratio, max(room_ratio, 0.0)))
 
 
 def _is_same(one_w: float, other_w: float) -> bool:

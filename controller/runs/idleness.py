@@ -16,7 +16,7 @@ IDLE_ITERATIONS: Final = 20
 END_GRACE_S: Final = 5.0
 """A run that has done all the iterations it has announced may go on all the same: an estimate is corrected by then."""
 MAX_KNOWN_PAUSE_S: Final = 3_600.0
-"""So long a pause may last that the training has told of: a validation, a checkpoint."""
+"""So long a pause of its own may last that the training has told of: a validation, a checkpoint."""
 LEARNED_RATIO: Final = 2.0
 """After a gap that the run went on after, it is idle when the next one is so many times as long."""
 BEATS: Final = 3
@@ -60,7 +60,8 @@ class Idleness:
             self._go_on((last_ns - self._stopped_ns) / NS_PER_S)
         if self.blocked is None and running and all(_is_heard(rank, now_ns / NS_PER_S) for rank in running):
             self._stopped_ns = last_ns
-            if any(map(_is_in_pause, running)) and now_ns < last_ns + MAX_KNOWN_PAUSE_S * NS_PER_S:
+            is_known = any(each.status.in_pause for each in running) and now_ns < last_ns + MAX_KNOWN_PAUSE_S * NS_PER_S
+            if is_known or any(_is_asked_to_wait(each, now_ns) for each in running):
                 self._excused_ns = now_ns
             self.blocked = self._blocked(running, (now_ns - max(last_ns, self._excused_ns)) / NS_PER_S)
         return self.blocked
@@ -99,9 +100,10 @@ def _iteration_time_s(rank: Rank) -> float:
     return log.running_s / log.n_iterations
 
 
-def _is_in_pause(rank: Rank) -> bool:
-    """Return whether the training says that it will go on: its own pause, or one that it was asked for."""
-    return rank.status.in_pause or rank.status.paused_since_ns is not None
+def _is_asked_to_wait(rank: Rank, now_ns: int) -> bool:
+    """Return whether the training waits because it was asked to, and for no longer than it allows."""
+    since_ns, most_s = rank.status.paused_since_ns, rank.status.max_pause_s or 0.0
+    return since_ns is not None and now_ns < since_ns + most_s * NS_PER_S
 
 
 def _is_heard(rank: Rank, now_s: float) -> bool:

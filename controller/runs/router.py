@@ -75,7 +75,9 @@ class Router:
         checkpoints: RunCheckpoints,
         processes: ProcessTable,
         tick_s: float,
+        pause_wanted: asyncio.Event | None = None,
     ) -> None:
+        self._pause_wanted = pause_wanted
         self.runs: dict[RunKey, TrainingRun] = {}
         self.arbiter = ClaimArbiter(
             [each.limiter.gpu for each in workers.values()],
@@ -260,6 +262,7 @@ class Router:
             on_release=self._release_gpus,
             notify=partial(self._notify, key, rank),
             has_predecessor=key in self._ended,
+            pause_wanted=self._pause_wanted,
         )
         self.runs[key] = run
         self._tasks.create_task(self._attend(key, run), name=f"run[{key}]")

@@ -66,6 +66,7 @@ class TrainingRun:
         on_release: called once, when the run has ended and its GPUs are free.
         notify: sends the training a notice: its code, and a sentence.
         has_predecessor: whether a run of this name has ended before.
+        pause_wanted: set when the plan begins to want the run to wait.
 
     Attributes:
         ranks: its training processes on this node.
@@ -75,6 +76,7 @@ class TrainingRun:
         unproven: the ranks that the driver does not list on their GPUs yet. While there is one, no limit is set.
         is_flooding: whether messages of it were dropped, because they were too many.
         ended: how the run has ended; None while it is running.
+        planned_pause: why the plan wants the run to wait, and until when, in a sentence; "": it is to iterate.
     """
 
     def __init__(
@@ -92,18 +94,18 @@ class TrainingRun:
         on_release: Callable[["TrainingRun"], None],
         notify: Callable[[str, str], None],
         has_predecessor: bool = False,
+        pause_wanted: asyncio.Event | None = None,
     ) -> None:
-        self._has_predecessor = has_predecessor
+        self._has_predecessor, self._pause_wanted = has_predecessor, pause_wanted or asyncio.Event()
         self.identity = identity
-        self._checkpoints = checkpoints
-        self._former = checkpoints.load(identity)
+        self._checkpoints, self._former = checkpoints, checkpoints.load(identity)
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
         self._is_resumed = self._is_downtime_skipped = self._has_left = False
         name, ranks = str(identity.key), self._former.ranks if self._former else None
         self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks)
         self.rejections: dict[int, str] = {}
         self.unproven: set[int] = set()
-        self.is_flooding = False
+        self.is_flooding, self.planned_pause = False, ""
         self.ended: End | None = None
         self._report_period_s = config.energy.period_s
         self._clock, self._signal, self._on_release = clock, signal, on_release
@@ -176,6 +178,11 @@ class TrainingRun:
         """Return whether its rate was the same at every limit that was measured."""
         profile = self._leader.profile
         return profile is not None and self._leader.has_planned and ignores_limits(profile)
+
+    def bar_pauses(self, until_s: float) -> None:
+        """Plan no pause until a time [Unix s]: the last one was ended, or has never begun."""
+        self._leader.bar_pauses(until_s)
+        self.planned_pause = ""
 
     @property
     def pause_fault(self) -> tuple[str, str] | None:
@@ -437,6 +444,7 @@ class TrainingRun:
             self._record.note_limit(barred, is_claim_rejected=is_rejected)
             return
         target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
+        self._plan_pause(target)
         if isinstance(target, Blocked):
             if self._slack is not None:
                 self._slack.pause()
@@ -448,6 +456,14 @@ class TrainingRun:
         if self.ranks.members:
             is_barred = is_rejected or readiness == "not_ours"
             self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
+
+    def _plan_pause(self, target: Target | Blocked | None) -> None:
+        """Keep what the plan says of a pause; None leaves it as it is."""
+        if target is None:
+            return
+        self.planned_pause = target.pause_why if isinstance(target, Target) else ""
+        if self.planned_pause:
+            self._pause_wanted.set()
 
     def _observe(self, observed: ObservedPlan, readiness: Readiness, *, now_s: float, now_ns: int) -> None:
         """Ask for what the plan says, where it has a curve; the limiters say that nothing is written."""

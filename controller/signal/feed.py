@@ -21,7 +21,7 @@ from controller.signal.source_state import SourceState
 from policies.providers.catalogue import Source
 from policies.vocabulary.freshness import CurrentSignal, Freshness
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import HOUR_S
+from policies.vocabulary.units import HOUR_S, Values
 from publishers.messages.reports import GridSignal
 
 MIN_PRESENT_S: Final = 900.0
@@ -135,6 +135,10 @@ class SignalFeed:
     def forecast(self) -> Signal | None:
         """Return the forecast from now on, or None if none can be trusted."""
         return self._best.current.forecast if self._best else None
+
+    def forecast_errors(self) -> Values | None:
+        """Return the root mean square errors of forecasts 1, 2, … hours ahead, in its unit; None where unknown."""
+        return self._best.state.forecast_errors if self._best else None
 
     def provenance(self) -> Provenance:
         """Return where the signal comes from now, and what is wrong with it."""

@@ -13,6 +13,7 @@ import numpy as np
 from controller.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
+from policies.forecasting.error_by_lead import rms_errors
 from policies.providers.base import PushProvider
 from policies.providers.catalogue import Source
 from policies.providers.forecast_reach import ForecastReach
@@ -21,7 +22,7 @@ from policies.providers.series import Point, check_clock, format_iso
 from policies.vocabulary.freshness import GRACE_S, CurrentSignal, assess_signal
 from policies.vocabulary.outliers import reject_spikes
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import DAY_S, HOUR_S
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
 from publishers.shared.log_once import FaultLog
 
 HISTORY_S: Final = 60 * DAY_S
@@ -166,6 +167,11 @@ class SourceState:
             grace_s=self.source.lag_s + max(GRACE_S, min(step_s, MAX_GRACE_S)),
             lasting_s=lasting_s,
         )
+
+    @property
+    def forecast_errors(self) -> Values | None:
+        """Return the root mean square errors of forecasts 1, 2, … hours ahead, in its unit; None where unknown."""
+        return None if self._forecaster is None else rms_errors(self._forecaster)
 
     @property
     def _settled(self) -> Signal | None:

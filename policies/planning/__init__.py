@@ -8,7 +8,8 @@
 The first three come down to a required mean rate (`required_rate`), which the outlook on the signal (`signal_outlook`)
 turns into a rate for now (`dispatch`), and that into one limit, or a duty cycle of two adjacent ones (`duty_cycle`).
 What is missing (a signal, a fresh one, a day of history, the length of the run) is a reason in the decision, not an
-error. `straggler_slack` lowers single GPUs of a run that wait for a slower one.
+error. A run with a deadline may have time to spare: `slack` leaves work of dear hours to cheaper ones, below the
+energy-minimal limit, or paused. `straggler_slack` lowers single GPUs of a run that wait for a slower one.
 """
 
 from policies.planning.choose import choose_power_limit
@@ -19,8 +20,10 @@ from policies.planning.objectives import (
     Decision,
     EtaObjective,
     Objective,
+    PlannedPause,
     Progress,
     ScheduledLimit,
+    SlackOptions,
     SlowdownObjective,
     SwitchingRules,
 )
@@ -32,8 +35,10 @@ __all__ = [
     "Decision",
     "EtaObjective",
     "Objective",
+    "PlannedPause",
     "Progress",
     "ScheduledLimit",
+    "SlackOptions",
     "SlowdownObjective",
     "SwitchingRules",
     "choose_power_limit",

@@ -16,12 +16,15 @@ from policies.planning.objectives import (
     Decision,
     EtaObjective,
     Objective,
+    PlannedPause,
     Progress,
+    SlackOptions,
     SlowdownObjective,
     SwitchingRules,
 )
 from policies.planning.required_rate import RequiredRate, rate_for_budget, rate_for_deadline, rate_for_slowdown
 from policies.planning.signal_outlook import SignalOutlook, build_outlook, flat_outlook, value_now
+from policies.planning.slack.deadline import SlackChoice, SlackInputs, choose_with_slack
 from policies.vocabulary.power_curve import Hull, lower_hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import Signal
@@ -70,6 +73,7 @@ class _PlanInputs:
     now_s: float
     progress: Progress
     current: CurrentLimit | None
+    slack: SlackOptions | None
     value: float | None
 
     def outlook(self, horizon_s: float, *, fallback: float) -> SignalOutlook:
@@ -97,6 +101,7 @@ def choose_power_limit(
     now_s: float,
     progress: Progress,
     current: CurrentLimit | None,
+    slack: SlackOptions | None = None,
 ) -> Decision:
     """Return the power limit that a job should have now, one of the profile's, with its reason.
 
@@ -110,6 +115,7 @@ def choose_power_limit(
         now_s: Unix time [s].
         progress: the run so far.
         current: the limit that is requested now; None in the first plan of a run.
+        slack: how a run with a deadline may use time to spare; None: not below the energy-minimal limit.
     """
     inputs = _PlanInputs(
         profile=profile,
@@ -119,6 +125,7 @@ def choose_power_limit(
         now_s=now_s,
         progress=progress,
         current=current,
+        slack=slack,
         value=value_now(history, forecast, now_s),
     )
     return _by_eta(inputs, objective) if isinstance(objective, EtaObjective) else _by_rate(inputs, objective)
@@ -151,6 +158,8 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         chosen = hull.most_efficient if isinstance(objective, BudgetObjective) else hull.fastest
         detail = f"the number of remaining iterations is unknown, so the {name} cannot be planned"
         return _decision(inputs, DutyCycle(first=chosen), None, "length_unknown", detail)
+    if isinstance(objective, DeadlineObjective) and (choice := _slack_choice(inputs, required)) is not None:
+        return _decision(inputs, choice.cycle, None, choice.reason, choice.detail, choice.pause)
     schedule = _schedule(merit_order, required.mean_per_s, inputs.progress.expected_left_iterations)
     lowest_per_s, highest_per_s = required.wanted_per_s
     if inputs.value is not None and inputs.value < 0:  # who earns by running fast now has time to spend it later
@@ -177,6 +186,24 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         reason = f"{name}_{'static' if merit_order.outlook.is_flat else 'signal'}"
         held = _held_limit(inputs, schedule, (rate_per_s, required.maximum_now_per_s))
     return _decision(inputs, cycle, held, reason, detail)
+
+
+def _slack_choice(inputs: _PlanInputs, required: RequiredRate) -> SlackChoice | None:
+    """Return what time to spare is used for now; None where it is not."""
+    left = inputs.progress.left_iterations
+    if inputs.slack is None or left is None:
+        return None
+    slack = SlackInputs(
+        profile=inputs.profile,
+        rules=inputs.rules,
+        history=inputs.history,
+        forecast=inputs.forecast,
+        now_s=inputs.now_s,
+        current=inputs.current,
+        left_iterations=left,
+        required=required,
+    )
+    return choose_with_slack(slack, inputs.slack)
 
 
 def _required_rate(
@@ -248,7 +275,14 @@ def _held_limit(inputs: _PlanInputs, schedule: _Schedule, rates_per_s: tuple[flo
     return _HeldLimit(point, gain / (abs(value) * point.power_w or 1.0))
 
 
-def _decision(inputs: _PlanInputs, cycle: DutyCycle, held: _HeldLimit | None, reason: str, detail: str) -> Decision:
+def _decision(
+    inputs: _PlanInputs,
+    cycle: DutyCycle,
+    held: _HeldLimit | None,
+    reason: str,
+    detail: str,
+    pause: PlannedPause | None = None,
+) -> Decision:
     """Return the decision: the duty cycle, or the current limit if it may stay and a change is not worth it yet."""
     rules, value = inputs.rules, inputs.value
     if value is None and inputs.history is not None and len(inputs.history):
@@ -272,4 +306,5 @@ def _decision(inputs: _PlanInputs, cycle: DutyCycle, held: _HeldLimit | None, re
         iterations_per_s=cycle.first.iterations_per_s,
         signal_value=value,
         scheduled=scheduled,
+        pause=pause,
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from policies.planning.run_length import GuessedLength
+from policies.vocabulary.units import Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class Progress:
         base_s: how long its work so far would have taken at the highest limit [s]; None: as the profile's rate says.
         base_error_ratio: the standard deviation of `base_s`, as a share of it.
         guessed: where it is taken to end, by former runs; None where the total is announced, or nothing is known.
+        asked_pause_s: for how long it has waited because it was asked to [s].
     """
 
     n_iterations: float
@@ -92,6 +94,7 @@ class Progress:
     base_s: float | None = None
     base_error_ratio: float = 0.0
     guessed: GuessedLength | None = None
+    asked_pause_s: float = 0.0
 
     @property
     def left_iterations(self) -> float | None:
@@ -134,6 +137,39 @@ class ScheduledLimit:
     iterations_per_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlackOptions:
+    """How a run with a deadline may use its slack.
+
+    Attributes:
+        idle_power_w: what it draws while it is paused, host power and PUE included as in its curve [W]; None: it may
+            not be paused.
+        max_pause_s: how long a pause lasts at most, as the training says [s].
+        paused_for_s: for how long it has been paused [s]; None: it is not.
+        rms_errors: the root mean square errors of forecasts 1, 2, … hours ahead, shape (n_hours,), in the unit of the
+            signal; None: not known, so that only known hours count.
+    """
+
+    idle_power_w: float | None = None
+    max_pause_s: float = 0.0
+    paused_for_s: float | None = None
+    rms_errors: Values | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPause:
+    """A pause in the period that begins.
+
+    Attributes:
+        from_s, until_s: from when to when in this period [Unix s].
+        ends_s: when it will have ended, as far as is known now: the next plan may go on with it [Unix s].
+    """
+
+    from_s: float
+    until_s: float
+    ends_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A power limit and why.
@@ -146,6 +182,7 @@ class Decision:
         iterations_per_s: the expected rate at it [1/s].
         signal_value: the signal now, or None without one.
         scheduled: the limit of the rest of the period, or None if the first one lasts for all of it.
+        pause: when the run is to be paused in the period; None: it is not.
     """
 
     power_limit_w: float
@@ -155,3 +192,4 @@ class Decision:
     iterations_per_s: float
     signal_value: float | None
     scheduled: ScheduledLimit | None = None
+    pause: PlannedPause | None = None

@@ -234,8 +234,11 @@ def _half_width_ratio(allowed_ratio: float) -> float:
 def rate_for_deadline(
     hull: Hull, deadline_s: float, progress: Progress, *, now_s: float, period_s: float
 ) -> RequiredRate | None:
-    """Return what a deadline requires, if the run pauses as it has so far; None if its length is unknown."""
-    left, elapsed_s = progress.left_iterations, now_s - progress.started_at_s
+    """Return what a deadline requires, if the run pauses as it has so far; None if its length is unknown.
+
+    Pauses that it was asked for say nothing of those to come.
+    """
+    left, elapsed_s = progress.left_iterations, now_s - progress.started_at_s - progress.asked_pause_s
     if left is None:
         return None
     active_ratio = min(max(progress.active_s / elapsed_s, MIN_ACTIVE_RATIO), 1.0) if elapsed_s > period_s else 1.0

@@ -16,7 +16,7 @@ those that are lowered.
 
 Time is active time, as the observations have it; there is no clock here.
 
->>> rules, slack = SlackRules(), begin_slack(2)
+>>> rules, slack = StragglerRules(), begin_slack(2)
 >>> for _ in range(600):  # ten minutes: a step is tried on the first GPU, and does not slow the run
 ...     slack = advance_slack(rules, slack, active_s=1.0, n_iterations=2.0)
 >>> limit_reductions(rules, slack)[0] > 0
@@ -42,7 +42,7 @@ MAX_DOUBLINGS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlackRules:
+class StragglerRules:
     """The rules of the search.
 
     Attributes:
@@ -124,7 +124,7 @@ def begin_slack(n_gpus: int) -> SlackState:
     return SlackState(ratios=(0.0,) * n_gpus, backoffs_s=(0.0,) * n_gpus, n_rejections=(0,) * n_gpus)
 
 
-def limit_reductions(rules: SlackRules, slack: SlackState) -> tuple[float, ...]:
+def limit_reductions(rules: StragglerRules, slack: SlackState) -> tuple[float, ...]:
     """Return by what share of the run's limit each GPU's is to be lowered now."""
     return tuple(ratio + (rules.step_ratio if gpu == slack.trial else 0.0) for gpu, ratio in enumerate(slack.ratios))
 
@@ -141,7 +141,7 @@ def interrupted(slack: SlackState) -> SlackState:
     )
 
 
-def advance_slack(rules: SlackRules, slack: SlackState, *, active_s: float, n_iterations: float) -> SlackState:
+def advance_slack(rules: StragglerRules, slack: SlackState, *, active_s: float, n_iterations: float) -> SlackState:
     """Return the state after an interval in which iterations ran, with the requested limits in force.
 
     Args:
@@ -170,7 +170,7 @@ def advance_slack(rules: SlackRules, slack: SlackState, *, active_s: float, n_it
     return _after_baseline_block(rules, slack)
 
 
-def _after_baseline_block(rules: SlackRules, slack: SlackState) -> SlackState:
+def _after_baseline_block(rules: StragglerRules, slack: SlackState) -> SlackState:
     """Return the state after a baseline block: the same phase, a trial, a recheck, or a restart."""
     if slack.rates.n < ANALYSES[0]:
         return slack
@@ -187,7 +187,7 @@ def _after_baseline_block(rules: SlackRules, slack: SlackState) -> SlackState:
     return replace(_begin_phase(slack), trial=gpu, last_gpu=gpu, baseline=slack.rates)
 
 
-def _after_trial_block(rules: SlackRules, slack: SlackState, gpu: int) -> SlackState:
+def _after_trial_block(rules: StragglerRules, slack: SlackState, gpu: int) -> SlackState:
     rates = slack.rates
     is_harmful = rates.n >= MIN_HARM_BLOCKS and _relative_difference(rates, slack.baseline, HARM_QUANTILE)[1] < 0
     if rates.n in ANALYSES and not is_harmful:
@@ -208,7 +208,7 @@ def _after_trial_block(rules: SlackRules, slack: SlackState, gpu: int) -> SlackS
     )
 
 
-def _after_recheck_block(rules: SlackRules, slack: SlackState, suspended: tuple[float, ...]) -> SlackState:
+def _after_recheck_block(rules: StragglerRules, slack: SlackState, suspended: tuple[float, ...]) -> SlackState:
     """Return the state after a block of a recheck: the same phase, the former reductions, or none."""
     rates = slack.rates
     if rates.n not in ANALYSES:
@@ -221,7 +221,7 @@ def _after_recheck_block(rules: SlackRules, slack: SlackState, suspended: tuple[
     )
 
 
-def _next_gpu(rules: SlackRules, slack: SlackState) -> int | None:
+def _next_gpu(rules: StragglerRules, slack: SlackState) -> int | None:
     """Return the next GPU that may be lowered by a step, or None. One GPU always keeps its limit."""
     n_gpus = len(slack.ratios)
     for gpu in ((slack.last_gpu + 1 + number) % n_gpus for number in range(n_gpus)):

@@ -15,7 +15,8 @@ the books hold what was measured, the baseline is computed anew, as a whole, wit
 What was saved has parts, which add up to it:
 
 - following the grid: a mix of two limits, blind to the signal, with the plan's mean rate in the plan's time, costs so
-  much more by the curve than the plan does; scaled from the curve to what was measured;
+  much more by the curve than the plan does; scaled from the curve to what was measured. It does not wait where the run
+  was asked to, and so does its work sooner;
 - looks, and the first pass: what they cost more than the blind mix would have needed for their work in the same hours;
 - a better limit: the rest.
 """
@@ -250,13 +251,15 @@ class Counterfactual:
         rests_s = np.maximum(self._spans_s - active_s - self._asked_s, 0.0)
         works_j = self._energy_j.sum(axis=(0, 2)) + self._host_power_w * active_s
         pauses_j = self._pauses_j + self._host_power_w * self._pauses_s
+        own = self._values @ works_j + self._means(self._begins_s + active_s, rests_s) @ pauses_j
+        return self._pue * (float(own) + self._asked_signal_energy)
+
+    @property
+    def _asked_signal_energy(self) -> float:
+        """Return ∫ c·P dt of the pauses that were asked for, without PUE [J times the signal's unit]."""
         asked_j = self._asked_j + self._host_power_w * self._asked_s
-        asked_from_s = self._begins_s + active_s + rests_s
-        return self._pue * float(
-            self._values @ works_j
-            + self._means(self._begins_s + active_s, rests_s) @ pauses_j
-            + self._means(asked_from_s, self._asked_s) @ asked_j
-        )
+        from_s = self._begins_s + np.maximum(self._spans_s - self._asked_s, 0.0)
+        return float(self._means(from_s, self._asked_s) @ asked_j)
 
     def _parts(self, rate_ratios: Values, energy_ratios: Values) -> tuple[float, float, float]:
         """Return what following, looks and first pass have saved [J times the signal's unit]."""
@@ -271,7 +274,11 @@ class Counterfactual:
         mix_w = scale_w * mix_ratio + self._host_power_w
         used_s = plan_s.sum(axis=1)
         planned_j = scale_w * (plan_s @ powers) + self._host_power_w * used_s
-        following = float(self._values @ (mix_w * used_s - planned_j))
+        sooner_s = np.cumsum(self._asked_s) - self._asked_s  # the mix does not wait
+        mixed = (
+            self._means(self._begins_s - sooner_s, self._active_s.sum(axis=(0, 2))) if sooner_s.any() else self._values
+        )
+        following = float(mixed @ (mix_w * used_s) - self._values @ planned_j) - self._asked_signal_energy
         looks, first_pass = (
             float(
                 self._values

@@ -52,6 +52,16 @@ def test_a_run_that_stops_is_idle_after_a_while_and_goes_on_with_the_next_iterat
     assert training.reason(end_s) is None
 
 
+def test_a_run_that_was_asked_to_wait_is_not_idle_for_as_long_as_it_allows() -> None:
+    training = Training(pausable=True, max_pause_s=4 * MAX_KNOWN_PAUSE_S)
+    end_s = training.iterate(0.0, 100)
+    training.say(0, end_s, paused_since_ns=ns(end_s))
+    for hours in range(1, 4):
+        assert training.reason(end_s + hours * MAX_KNOWN_PAUSE_S) is None
+    assert training.reason(end_s + 4 * MAX_KNOWN_PAUSE_S - 1.0) is None
+    assert training.reason(end_s + 4 * MAX_KNOWN_PAUSE_S + IDLE_S) == "idle"
+
+
 def test_long_iterations_are_no_idleness() -> None:
     training = Training()
     end_s = training.iterate(0.0, 3, step_s=300.0)

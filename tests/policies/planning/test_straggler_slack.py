@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.planning.straggler_slack import (
     RateStatistics,
-    SlackRules,
+    StragglerRules,
     SlackState,
     advance_slack,
     begin_slack,
@@ -19,7 +19,7 @@ from policies.planning.straggler_slack import (
     resumed,
 )
 
-RULES = SlackRules()
+RULES = StragglerRules()
 EXPONENT = 0.3
 """A GPU is as fast as its limit to the power of this."""
 
@@ -28,7 +28,7 @@ class Run:
     """A run in iterations of which all GPUs wait for the slowest; noise is that of a block's rate."""
 
     def __init__(
-        self, *speeds_per_s: float, noise_ratio: float = 0.0, seed: int = 0, rules: SlackRules = RULES
+        self, *speeds_per_s: float, noise_ratio: float = 0.0, seed: int = 0, rules: StragglerRules = RULES
     ) -> None:
         self.speeds_per_s = list(speeds_per_s)
         self.rules = rules
@@ -165,7 +165,7 @@ def test_short_blocks_wait_for_more_iterations() -> None:
 def test_reductions_are_bounded_and_one_gpu_keeps_its_limit(
     slices: list[tuple[float, float]], n_gpus: int, max_ratio: float
 ) -> None:
-    rules, slack = SlackRules(max_ratio=max_ratio, block_s=1.0, settle_s=0.0), begin_slack(n_gpus)
+    rules, slack = StragglerRules(max_ratio=max_ratio, block_s=1.0, settle_s=0.0), begin_slack(n_gpus)
     for active_s, n_iterations in slices:
         slack = advance_slack(rules, slack, active_s=active_s, n_iterations=n_iterations)
         ratios = limit_reductions(rules, slack)

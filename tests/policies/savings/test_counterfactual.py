@@ -203,6 +203,17 @@ def test_what_is_fast_in_clean_hours_and_slow_in_dirty_ones_follows() -> None:
     assert against.following_ratio < 0 < following.following_ratio
 
 
+def test_to_wait_for_a_clean_hour_is_to_follow_the_grid() -> None:
+    """Blind to the signal, the second hour of the work would have been a dirty one."""
+    ratios, work = [ratios_at(200.0, 0.9, 1.2)], at(200.0, 1.0, power_w=75.0)
+    found = saving([work, waits(2.0, asked=True), work], ratios, STEP)
+    gained = 75.0 * (600.0 - 100.0) - 10.0 * 2 * 600.0
+    assert found.following_ratio == pytest.approx(gained * HOUR_S / found.baseline_signal_energy)
+    assert found.better_limit_ratio == pytest.approx(found.saved_ratio - found.following_ratio)
+    asleep = saving([work, waits(2.0), work], ratios, STEP)
+    assert asleep.following_ratio == pytest.approx(0.0, abs=1e-12), "a pause of its own follows nothing"
+
+
 def test_a_look_at_the_top_costs_what_the_mix_would_not_have_needed() -> None:
     ratios = [ratios_at(200.0, 0.9, 1.2)]
     slow = at(200.0, 1.0, power_w=75.0)

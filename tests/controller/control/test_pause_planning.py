@@ -1,0 +1,108 @@
+"""A plan that has its run wait: for a part of a period, without looks meanwhile, and anew where it may not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from controller.config import PlanConfig
+from controller.control.limit_control import LimitControl
+from controller.control.plan import PlanInputs
+from controller.ports import Provenance, Target
+from policies.planning import Progress, SlackOptions
+from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import HOUR_S
+from tests.controller.control.control_bench import FULL, begin, limit_control
+from tests.fakes import MIDNIGHT_S, flat_signal
+
+DEADLINE = PlanConfig(objective="deadline", deadline="24h", may_pause=True)
+MAY_PAUSE = SlackOptions(idle_power_w=50.0, max_pause_s=12 * HOUR_S)
+DEAR_UNTIL_H = 4
+
+
+def prices(*, unit: str = "EUR/kWh") -> Signal:
+    """Return prices that are high until four o'clock, and known for two days."""
+    plain = flat_signal(0.1)
+    values = np.where(plain.starts_s < MIDNIGHT_S + DEAR_UNTIL_H * HOUR_S, 0.6, 0.1)
+    return replace(plain, kind="price" if unit.endswith("R/kWh") else "average", unit=unit, values=values)
+
+
+def planned(
+    run: LimitControl,
+    at_s: float,
+    *,
+    slack: SlackOptions | None = MAY_PAUSE,
+    unit: str = "EUR/kWh",
+    work_h: float = 8,
+    limit_h: float | None = None,
+) -> Target:
+    """Return what a run that has not begun, and has a day for so many hours of work, is to do at a time."""
+    now_s, signal = MIDNIGHT_S + at_s, prices(unit=unit)
+    inputs = PlanInputs(
+        now_s=now_s,
+        history=signal.between(-np.inf, now_s + 900.0),
+        forecast=signal.between(now_s + 900.0, np.inf),
+        progress=Progress(
+            n_iterations=0.0,
+            active_s=0.0,
+            started_at_s=MIDNIGHT_S,
+            total_iterations=work_h * HOUR_S * FULL.fastest.iterations_per_s,
+            asked_pause_s=at_s,
+        ),
+        provenance=Provenance(source="test"),
+        slack=slack,
+        time_limit_s=None if limit_h is None else MIDNIGHT_S + limit_h * HOUR_S,
+    )
+    target = run.current(now_s, 0.0) or run.choose(inputs)
+    assert target is not None
+    return target
+
+
+@pytest.fixture
+def run() -> LimitControl:
+    return begin(limit_control(plan=DEADLINE), known=FULL)
+
+
+def test_it_says_until_when_and_why_in_the_words_of_the_signal(run: LimitControl) -> None:
+    target = planned(run, 0.0)
+    assert (target.reason, target.pause_why) == (
+        "paused_in_bad_hours",
+        "until about 04:00 UTC: the grid is dearer than it will be",
+    )
+    assert target.detail.startswith(f"paused {target.pause_why}; 0.6 EUR/kWh now, 0.1 to 0.6 later")
+    grams = planned(begin(limit_control(plan=DEADLINE), known=FULL), 0.0, unit="g/kWh")
+    assert "the grid is dirtier than it will be" in grams.pause_why
+
+
+def test_a_pause_ends_within_its_period(run: LimitControl) -> None:
+    slack = replace(MAY_PAUSE, max_pause_s=2 * HOUR_S, paused_for_s=2 * HOUR_S - 100.0)
+    assert planned(run, 0.0, slack=slack).pause_why
+    assert planned(run, 99.0, slack=slack).pause_why
+    after = planned(run, 101.0, slack=slack)
+    assert (after.pause_why, after.reason) == ("", "deadline_signal")
+
+
+def test_what_may_not_wait_is_planned_anew_at_once(run: LimitControl) -> None:
+    assert planned(run, 0.0).pause_why
+    run.drop_pause()
+    after = planned(run, 1.0, slack=replace(MAY_PAUSE, idle_power_w=None))
+    assert after.pause_why == ""
+
+
+def test_nothing_waits_without_leave(run: LimitControl) -> None:
+    assert planned(run, 0.0, slack=None).reason == "deadline_signal"
+    assert planned(begin(limit_control(plan=DEADLINE)), 0.0).reason == "profiling"
+
+
+def test_no_look_begins_while_it_waits(run: LimitControl) -> None:
+    for second in range(0, 1_500, 10):
+        assert planned(run, float(second)).pause_why
+    assert not run.ledger.is_looking
+
+
+def test_the_schedulers_time_limit_is_a_deadline_too(run: LimitControl) -> None:
+    assert "until the deadline" in planned(run, 0.0, work_h=6, limit_h=6.05).detail
+    assert planned(run, 0.0, work_h=6, limit_h=6.05).pause_why == ""
+    run.drop_pause()
+    later = planned(begin(limit_control(plan=DEADLINE), known=FULL), 0.0, work_h=6, limit_h=48)
+    assert later.pause_why, "the deadline is a day"
