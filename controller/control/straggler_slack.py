@@ -11,8 +11,8 @@ from controller.clock import NS_PER_S
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Target
 from policies.planning.straggler_slack import (
-    StragglerRules,
     SlackState,
+    StragglerRules,
     advance_slack,
     begin_slack,
     interrupted,

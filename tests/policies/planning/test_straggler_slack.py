@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from policies.planning.straggler_slack import (
     RateStatistics,
-    StragglerRules,
     SlackState,
+    StragglerRules,
     advance_slack,
     begin_slack,
     interrupted,
