@@ -185,9 +185,9 @@ class RunPauses:
             PauseRefusedError: there is no such run.
         """
         run, present = self._run(key), self._pauses.get(key)
+        if run.planned_pause:
+            run.bar_pauses(math.inf)
         if present is not None:
-            if present.is_planned:
-                run.bar_pauses(math.inf)
             self._end(key, f"{printable(by)} ends it: {printable(why) or 'no reason given'}")
         return self.state_of(key)
 
@@ -250,12 +250,12 @@ class RunPauses:
             since_ns = None
         if fault is not None:
             self._end(key, fault[1])
-        elif pause.since_ns is not None and since_ns is None:
-            self._end_early(key, "the training went on by itself: its max_pause_s, a lost broker, or an interrupt")
         elif now_ns >= pause.ends_ns and pause.since_ns is None:
             self._end_early(key, f"{BEGIN_TIMEOUT_S:g} s: the training has not come to the end of an iteration")
-        elif now_ns >= pause.ends_ns:
+        elif now_ns >= pause.ends_ns:  # the training may have seen it first
             self._end_early(key, f"{pause.for_s:g} s are over", again_s=AGAIN_S)
+        elif pause.since_ns is not None and since_ns is None:
+            self._end_early(key, "the training went on by itself: a lost broker, an interrupt, or other ranks")
         else:
             if pause.since_ns is None and since_ns is not None:
                 pause.since_ns = since_ns

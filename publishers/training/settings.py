@@ -68,6 +68,7 @@ VARIABLES: Final[Mapping[str, Sequence[str]]] = {
 }
 """The variables that a setting may come from, the first that is set."""
 DEFAULT_MAX_PAUSE_S: Final = 300.0
+MAX_PAUSE_S: Final = 86_400.0
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
@@ -206,7 +207,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
             gpus=None if gpus is None else plain_gpus(gpus),
         ),
         pausable=pausable,
-        max_pause_s=reader.period_s(options.get("max_pause_s", DEFAULT_MAX_PAUSE_S), "max_pause_s"),
+        max_pause_s=reader.period_s(options.get("max_pause_s", DEFAULT_MAX_PAUSE_S), "max_pause_s", most_s=MAX_PAUSE_S),
         early_stop=early_stop,
         time_limit_s=time_limit_s(environ, now_s=time.time()),
         emissions_path=reader.emissions_path(options.get("emissions_file")),
@@ -306,14 +307,14 @@ class SettingsReader:
         """Return the samples of an iteration."""
         return self.integer(value, "batch_size", (), default=1, least=1, most=MAX_BATCH_SIZE)
 
-    def period_s(self, value: object, argument: str) -> float:
+    def period_s(self, value: object, argument: str, *, most_s: float = _MAX_PERIOD_S) -> float:
         """Return a period [s] as a plain number."""
         try:
             period_s = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]  # TypeError
         except Exception:  # noqa: BLE001 — a tensor's own conversion may raise anything
             period_s = math.nan
-        if not 0 < period_s <= _MAX_PERIOD_S:
-            self.faults.append(f"{argument} = {value!r}: must be above 0 and at most {_MAX_PERIOD_S:g} s")
+        if not 0 < period_s <= most_s:
+            self.faults.append(f"{argument} = {value!r}: must be above 0 and at most {most_s:g} s")
         return period_s
 
     def gpus(self, value: object, *, world_size: int) -> tuple[str | int, ...]:

@@ -114,6 +114,23 @@ async def test_who_pauses_it_takes_it_over() -> None:
     assert run.barred_s == []
 
 
+async def test_who_ends_a_pause_that_was_taken_over_has_the_last_word_too() -> None:
+    run = PlannedRun()
+    async with run.waiting():
+        run.pauses.pause(KEY, why="a new cable", by="bob", for_s=1_800.0)
+        run.pauses.resume(KEY, why="it works", by="bob")
+    assert run.barred_s == [math.inf]
+
+
+async def test_a_training_that_ends_the_longest_pause_itself_has_not_failed() -> None:
+    run = PlannedRun()
+    async with run.waiting() as since_s:
+        await asyncio.sleep(since_s + MAX_PAUSE_S - run.time_s)
+        run.say(paused_s=MAX_PAUSE_S)
+        await asyncio.sleep(2)
+    assert run.barred_s == pytest.approx([AGAIN_S], abs=1)
+
+
 async def test_after_the_longest_pause_it_iterates_for_a_while() -> None:
     run = PlannedRun()
     async with run.waiting():

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,29 @@ def test_a_paused_run_goes_on_when_its_controller_is_killed(node: PausingNode) -
     ended(controller, signal.SIGKILL)
     wait_for(node, lambda: not node.is_paused(), timeout_s=45.0)
     wait_for(node, lambda: node.n_messages() > n_before + 5)
+    assert "its controller has stopped asking for it" in node.log("training.log")
+
+
+def test_a_run_that_its_plan_has_paused_goes_on_when_the_controller_is_killed(node: PausingNode) -> None:
+    """This hour and the next are dirty ones, as on each of the days before: the forecast has the others clean."""
+    hours, this_hour = range(-40 * 24, 2), datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    rows = [f"{this_hour + timedelta(hours=h):%Y-%m-%dT%H:%MZ},{600 if h % 24 in {0, 1} else 100}" for h in hours]
+    trace = node.state_dir.parent / "grid.csv"
+    trace.write_text("\n".join(["timestamp,gco2_per_kwh", *rows]), encoding="utf-8")
+    controller = node.controller(
+        signal__kind="carbon",
+        signal__provider=f'[{{name="csv", path="{trace}", zone="XX"}}]',
+        plan__objective="deadline",
+        plan__deadline="12h",
+        plan__may_pause="true",
+    )
+    node.training(300.0, PAUSABLE="1", MAX_PAUSE_S="7200", WORK_S="3600")
+    wait_for(node, node.is_paused)
+    wait_for(node, lambda: (node.watcher.last("/limit") or {}).get("reason") == "paused_in_bad_hours")
+    assert node.watcher.last("/limit")["detail"].startswith("paused until about ")
+    assert "the grid is dirtier than it will be (controller of n1)" in node.log("training.log")
+    ended(controller, signal.SIGKILL)
+    wait_for(node, lambda: not node.is_paused(), timeout_s=45.0)
     assert "its controller has stopped asking for it" in node.log("training.log")
 
 

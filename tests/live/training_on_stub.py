@@ -35,7 +35,16 @@ def main(duration_s: float) -> None:
     due_s = time.monotonic()
     end_s = due_s + duration_s
     pausable = bool(os.environ.get("PAUSABLE"))
-    loader = publish_iterations(range(PASS), batch_size=256, flush_s=0.05, heartbeat_s=1.0, pausable=pausable)
+    work_s = float(os.environ.get("WORK_S", "0"))
+    loader = publish_iterations(
+        range(PASS),
+        batch_size=256,
+        flush_s=0.05,
+        heartbeat_s=1.0,
+        pausable=pausable,
+        max_pause_s=float(os.environ.get("MAX_PAUSE_S", "300")),
+        total_iterations=round(work_s / gpu.iteration_time_s()) or None,
+    )
     while time.monotonic() < end_s and not done.is_set():
         gpu.busy = not idle.is_set()
         if idle.is_set():

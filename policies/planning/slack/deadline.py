@@ -2,8 +2,8 @@
 
 The plan at or above that limit is made elsewhere (`dispatch`), and stands wherever this has nothing better: without a
 signal that is measured and current, without time to spare beside a reserve, or where only the expected signal, and no
-pessimistic outlook, would have the run slower. A pause in force outlasts the minutes at the turn of an hour in which its
-value is still to come.
+pessimistic outlook, would have the run slower. A pause in force outlasts the minutes at the turn of an hour until its
+value has come.
 """
 
 from dataclasses import dataclass, replace
@@ -58,48 +58,60 @@ class SlackInputs:
     left_iterations: float
     required: RequiredRate
 
+    @property
+    def work_s(self) -> float:
+        """Return how long the rest takes at the highest limit [s]."""
+        return self.left_iterations / self.profile.fastest.iterations_per_s
+
 
 def choose_with_slack(inputs: SlackInputs, options: SlackOptions) -> SlackChoice | None:
     """Return what a run with a deadline does now; None where the plan without slack is as good, or surer."""
-    history, now_s, fastest_per_s = inputs.history, inputs.now_s, inputs.profile.fastest.iterations_per_s
-    work_s, period_s = inputs.left_iterations / fastest_per_s, inputs.rules.period_s
-    time_s = inputs.required.horizon_s - RESERVE_RATIO * work_s - period_s
-    if inputs.required.is_infeasible or time_s <= max(work_s, period_s):
-        return None
-    if options.paused_for_s is None and _is_estimated(history, now_s):
-        return None
-    outlook = build_outlook(history, inputs.forecast, now_s=now_s, period_s=period_s, horizon_s=time_s)
-    if outlook is None or outlook.is_flat:
+    time_s = inputs.required.horizon_s - RESERVE_RATIO * inputs.work_s - inputs.rules.period_s
+    outlook = _outlook(inputs, options, time_s)
+    if outlook is None:
         return None
     may_pause = options.idle_power_w is not None and options.max_pause_s >= MIN_MAX_PAUSE_S
     rules = SlackRules(
         idle_power_w=options.idle_power_w if may_pause else None,
         ordered_s=outlook.timed_s if np.isfinite(outlook.timed_s) else None,
-        known_s=known_ahead_s(_joined(history, inputs.forecast), now_s),
+        known_s=known_ahead_s(_joined(inputs.history, inputs.forecast), inputs.now_s),
         rms_errors=options.rms_errors,
     )
     is_paused = options.paused_for_s is not None
     plan = plan_with_slack(inputs.profile, outlook, inputs.left_iterations, rules, is_paused=is_paused)
     if plan.use in {"late", "uncertain"} or not plan.schedule.uses_slack:
         return None
-    least = inputs.left_iterations - fastest_per_s * max(time_s - period_s, 0.0)
+    period_s = inputs.rules.period_s
+    least = inputs.left_iterations - inputs.profile.fastest.iterations_per_s * max(time_s - period_s, 0.0)
+    least_per_s = max(least, 0.0) / period_s
     pauses = pause_cycle_for(
         plan.hull,
         plan.rate_per_s,
         PauseRules(max_pause_s=options.max_pause_s),
         period_s=period_s,
         paused_for_s=options.paused_for_s,
-        minimum_per_s=max(least, 0.0) / period_s,
+        minimum_per_s=least_per_s,
     )
     if pauses is not None:
         return _paused(pauses, plan, outlook, inputs, options)
-    cycle = duty_cycle_for(
-        plan.hull, plan.rate_per_s, inputs.rules, inputs.current, minimum_per_s=max(least, 0.0) / period_s
-    )
+    cycle = duty_cycle_for(plan.hull, plan.rate_per_s, inputs.rules, inputs.current, minimum_per_s=least_per_s)
+    reason, detail = "deadline_signal", _detail(outlook, inputs)
     if plan.use == "slow":
-        detail = f"slower than the energy-minimal limit until better hours; {_detail(outlook, inputs)}"
-        return SlackChoice(cycle=cycle, pause=None, reason="slow_in_bad_hours", detail=detail)
-    return SlackChoice(cycle=cycle, pause=None, reason="deadline_signal", detail=_detail(outlook, inputs))
+        reason, detail = "slow_in_bad_hours", f"slower than the energy-minimal limit until better hours; {detail}"
+    return SlackChoice(cycle=cycle, pause=None, reason=reason, detail=detail)
+
+
+def _outlook(inputs: SlackInputs, options: SlackOptions, time_s: float) -> SignalOutlook | None:
+    """Return the expected signal for the time that the rest may take [s].
+
+    None where there is no time to spare, or no signal to rely on.
+    """
+    is_late = inputs.required.is_infeasible or time_s <= max(inputs.work_s, inputs.rules.period_s)
+    if is_late or (options.paused_for_s is None and _is_estimated(inputs.history, inputs.now_s)):
+        return None
+    period_s = inputs.rules.period_s
+    outlook = build_outlook(inputs.history, inputs.forecast, now_s=inputs.now_s, period_s=period_s, horizon_s=time_s)
+    return None if outlook is None or outlook.is_flat else outlook
 
 
 def _paused(
@@ -136,12 +148,11 @@ def _detail(outlook: SignalOutlook, inputs: SlackInputs) -> str:
     """Return the numbers of the plan in words."""
     later_s, later = outlook.durations_s[1:], outlook.values[1:]
     mean = float(later @ later_s / later_s.sum())
-    work_s = inputs.left_iterations / inputs.profile.fastest.iterations_per_s
     unit = inputs.history.unit if inputs.history is not None else ""
     return (
         f"{outlook.values[0]:.4g} {unit} now, {later.min():.4g} to {later.max():.4g} later, {mean:.4g} on average;"
-        f" {duration_text(work_s)} of work at full speed are left, and {duration_text(inputs.required.horizon_s)}"
-        " until the deadline"
+        f" {duration_text(inputs.work_s)} of work at full speed are left,"
+        f" and {duration_text(inputs.required.horizon_s)} until the deadline"
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.run_books import MAX_CLOSED, MAX_VALUES, GpusNow, RunBooks, describe_saving
+from controller.accounting.run_books import MAX_CLOSED, MAX_VALUES, MIN_PAUSED_S, GpusNow, RunBooks, describe_saving
 from controller.accounting.run_ledger import MAX_LIMITS
 from policies.profiling.paired_looks import Looks, Pair, PooledLog
 from policies.savings.books import Purpose, Slot
@@ -135,6 +135,17 @@ def test_gaps_and_pauses_are_entered_as_such() -> None:
     assert (slot.active_s, slot.uses[0].energy_j) == pytest.approx((8.0, 800.0))
     assert (slot.pause_s, slot.pause_energy_j) == pytest.approx((62.0, 200.0 + 1_200.0))
     assert (slot.asked_pause_s, slot.asked_pause_energy_j) == pytest.approx((30.0, 600.0))
+
+
+def test_what_gpus_draw_that_wait_is_known_after_some_minutes_on_whatever_curve() -> None:
+    course = Course()
+    course.pause(MIN_PAUSED_S)
+    course.pause(200.0, 30.0, is_asked=True)
+    assert course.books.asked_pause_power_w is None
+    course.work(10.0)
+    course.books.close(Looks())
+    course.pause(MIN_PAUSED_S - 200.0, 60.0, is_asked=True)
+    assert course.books.asked_pause_power_w == pytest.approx((200.0 * 30.0 + 100.0 * 60.0) / 300.0)
 
 
 @pytest.mark.parametrize(("unmeasured_s", "active_s"), [(0.0, 12.0), (1.0, 0.0)])

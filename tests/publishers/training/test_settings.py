@@ -250,6 +250,7 @@ def test_certificate_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
         ({"root": "a/+"}, "root = 'a/+': must be"),
         ({"root": "/a"}, "root = '/a': must be"),
         ({"flush_s": 0}, "flush_s = 0: must be above 0 and at most 3600 s"),
+        ({"max_pause_s": 86_401.0}, "max_pause_s = 86401.0: must be above 0 and at most 86400 s"),
         ({"flush_s": "1"}, "flush_s = '1': must be above 0"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s = nan: must be above 0"),
         ({"batch_size": 0}, "batch_size = 0: must be a whole number from 1"),
