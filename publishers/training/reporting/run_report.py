@@ -54,6 +54,7 @@ class RunReport:
         """Taken for good by whoever tells the end."""
         self._joined: Place | None = None
         self._is_welcomed = False
+        self._n_told = 0
         self._connected_at_s: float | None = None
         self._connected_for_s = 0.0
         self._emissions_file = _emissions_file(settings)
@@ -74,12 +75,10 @@ class RunReport:
         if self._is_welcomed or not self._notices.is_heard:
             return
         self._is_welcomed = True
-        may_speak = self._rank == 0 and not (settings.launch and is_child()) and not is_switched_on(QUIET)
+        may_speak = self._rank == 0 and not (settings.launch and is_child())
         if may_speak and self._connected_for_s < WELCOME_WITHIN_S and settings.job not in _welcomed:
             _welcomed.add(settings.job)
-            line = f"publishing as {settings.job} run {settings.run}; the controller on this machine hears it"
-            with suppress(Exception):  # tqdm's bars are its own
-                write_line(f"{_line_break()}gridchase: {line}")
+            _print(f"publishing as {settings.job} run {settings.run}; the controller on this machine hears it")
 
     @property
     def was_connected(self) -> bool:
@@ -155,9 +154,14 @@ class RunReport:
         summary = self.summary()
         if summary.energy_j is None and (is_broken_off or not self.was_connected or not is_used):
             return
-        if not is_switched_on(QUIET):
-            with suppress(Exception):  # tqdm's bars are its own
-                write_line(f"{_line_break()}gridchase: {summary}")
+        _print(str(summary))
+
+    def tell_so_far(self, n_iterations: int) -> None:
+        """Print what the run has used so far, where it was measured and has had iterations since the last time."""
+        summary = self.summary()
+        if self._joined is None and self._speaks and n_iterations > self._n_told and summary.energy_j is not None:
+            self._n_told = n_iterations
+            _print(str(summary))
 
     def _why_unmeasured(self) -> tuple[str, str]:
         """Return why nothing is measured, where that is so."""
@@ -175,6 +179,13 @@ class RunReport:
         if record is not None and record.reason not in {None, "waiting_for_ranks"}:
             return explained(str(record.reason), record.detail or "")
         return explained("too_short")
+
+
+def _print(text: str) -> None:
+    """Print a line, unless the user wants none."""
+    if not is_switched_on(QUIET):
+        with suppress(Exception):  # tqdm's bars are its own
+            write_line(f"{_line_break()}gridchase: {text}")
 
 
 def _line_break() -> str:
