@@ -118,7 +118,7 @@ class RunRecord:
 
     def _log(self, whole: RunEnergy) -> None:
         """Log what the run has used and saved on all its nodes, as the training says it."""
-        if whole.n_gpus:
+        if whole.n_gpus and whole.iterations:
             _LOGGER.info(
                 "%s", summarize(f"{self._run.user}/{self._run.job}", self._run.run, whole, unmeasured=("", ""))
             )

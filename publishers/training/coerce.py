@@ -20,7 +20,7 @@ LOGGER.addHandler(StderrHandler("gridchase"))
 DISABLED: Final = "GRIDCHASE_DISABLED"
 """Switches off everything: nothing is published, counted or said."""
 QUIET: Final = "GRIDCHASE_QUIET"
-"""Switches off the line about a run at its end."""
+"""Switches off the lines about a run at its beginning and its end."""
 _MAX_WARNED: Final = 256
 """Different warnings of a process: further ones are not logged, so that neither the log nor the memory grows."""
 _warned: set[str] = set()

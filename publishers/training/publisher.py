@@ -5,6 +5,7 @@ An iteration is an optimizer step: `iterations/` finds out when one has ended. N
 it on stderr unless the application has configured logging. A forked child publishes nothing unless it trains.
 """
 
+import contextlib
 import copyreg
 import itertools
 import time
@@ -30,7 +31,7 @@ from publishers.training.iterations.progress import (
 from publishers.training.iterations.published_loader import published
 from publishers.training.iterations.recorder import Recorder
 from publishers.training.reporting.run_summary import RunSummary
-from publishers.training.run.next_run import RunSplitter, is_data_worker
+from publishers.training.run.next_run import RunSplitter, after_each_cell, is_data_worker
 from publishers.training.run.no_worker import NO_WORKER, NoWorker
 from publishers.training.run.process_publishers import ProcessPublishers, key_of
 from publishers.training.run.run_end import (
@@ -70,7 +71,10 @@ class Publisher:
         trial: what the policy service has answered; None before, and where the batch size is the default.
     """
 
+    recorder: Recorder
+    progress: RunProgress
     trial: BatchSizeTrial | None
+    _is_over: bool
     _n_ranks: int | None = None
 
     def __init__(
@@ -303,11 +307,23 @@ class Publisher:
 
     def opens(self) -> bool:
         """Return whether a pass that begins now is published; a forked child that trains begins a run of its own."""
-        if self._worker.is_inherited and not is_data_worker():
+        if self._is_over or (self._worker.is_inherited and not is_data_worker()):
             self._open_again()
             if self._splitter.is_on and self._opened.settings is not None:
                 PUBLISHERS.by_key.setdefault(key_of(self._opened.settings), self)
         return not self.closed
+
+    def end_cell(self) -> None:
+        """Tell what the run has used so far, as a notebook's cell has ended; end it where nothing is to come."""
+        worker = self._worker
+        if isinstance(worker, NoWorker) or worker.closed:
+            return
+        if self._splitter.is_on and self.progress.is_complete:
+            end_former_run(worker)
+            worker.wait_closed(CLOSE_TIMEOUT_S)
+            self._is_over = True  # a loader that is gone through once more begins another run
+        else:
+            worker.report.tell_so_far(self.recorder.n_ended)
 
     def wrap(self, *, announces: bool) -> None:
         """Take note that a loader is wrapped, and whether that announces how long the training is."""
@@ -427,6 +443,7 @@ class Publisher:
         total_iterations: object = None,
         slot: RunSlot | None = None,
     ) -> None:
+        self._is_over = False
         self._opened = _Opened(settings, clock_ns, clock_s, connect, slot)
         self._target_metric = TargetMetric()
         self.trial = None
@@ -451,6 +468,7 @@ class Publisher:
         count_steps(recorder)
         end_with_owner(self, worker, slot)
         PUBLISHERS.opened.add(self)
+        after_each_cell(_end_cell)
 
     def _open_again(self) -> None:
         """Begin another run, like the one before; what was announced for that, and not found out, holds again."""
@@ -479,6 +497,13 @@ def _weak_call(method: "weakref.WeakMethod[Callable[[], bool]]") -> Callable[[],
         return bound is not None and bound()
 
     return call
+
+
+def _end_cell(*_: object) -> None:
+    """Take note that a notebook's cell has ended, whatever its result; nothing here may disturb the notebook."""
+    with contextlib.suppress(Exception):
+        for publisher in list(PUBLISHERS.opened):
+            publisher.end_cell()
 
 
 def off() -> Publisher:

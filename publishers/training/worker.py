@@ -318,6 +318,7 @@ class PublisherWorker:
             connection = self._connect(self._settings.broker, will)
             while not self._is_closing:
                 self._step(connection)
+                self.report.welcome()
                 self._wait(connection)
             self._finish(connection)
         except SettingsError as error:

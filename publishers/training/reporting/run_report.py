@@ -1,7 +1,7 @@
-"""What a run's own process says of it: live values, the summary, and one line on stderr at the end.
+"""What a run's own process says of it: that a controller hears it, live values, the summary, and one line at the end.
 
 At the end the controller's last record is waited for, within the time that closing takes at most; where no controller
-was ever heard nothing is waited for. `GRIDCHASE_QUIET=1` switches the line off, and nothing else.
+was ever heard nothing is waited for. `GRIDCHASE_QUIET=1` switches the lines off, and nothing else.
 """
 
 import sys
@@ -20,6 +20,7 @@ from publishers.training.reporting.notices import Place, RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
 from publishers.training.reporting.tracking import LiveLog
+from publishers.training.run.launchers import is_child
 from publishers.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 HEARD_WITHIN_S: Final = 5.0
 """A controller that listens answers the first status sooner, also where it has much to do."""
+WELCOME_WITHIN_S: Final = 10.0
+"""That a controller hears the training is told at its beginning, or not at all."""
+_welcomed: Final[set[str]] = set()
+"""The jobs of which this process has told that."""
 
 
 class RunReport:
@@ -48,6 +53,8 @@ class RunReport:
         self._untold = threading.Lock()
         """Taken for good by whoever tells the end."""
         self._joined: Place | None = None
+        self._is_welcomed = False
+        self._n_told = 0
         self._connected_at_s: float | None = None
         self._connected_for_s = 0.0
         self._emissions_file = _emissions_file(settings)
@@ -58,6 +65,20 @@ class RunReport:
             now_s = time.monotonic()
             self._connected_at_s = now_s if self._connected_at_s is None else self._connected_at_s
             self._connected_for_s = now_s - self._connected_at_s
+
+    def welcome(self) -> None:
+        """Print, at the beginning of the first run of a job, that a controller hears it; called again and again.
+
+        Processes below a `gridchase run` that share a GPU may turn out to be ranks of another run: they say nothing.
+        """
+        settings = self._settings
+        if self._is_welcomed or not self._notices.is_heard:
+            return
+        self._is_welcomed = True
+        may_speak = self._rank == 0 and not (settings.launch and is_child())
+        if may_speak and self._connected_for_s < WELCOME_WITHIN_S and settings.job not in _welcomed:
+            _welcomed.add(settings.job)
+            _print(f"publishing as {settings.job} run {settings.run}; the controller on this machine hears it")
 
     @property
     def was_connected(self) -> bool:
@@ -133,9 +154,14 @@ class RunReport:
         summary = self.summary()
         if summary.energy_j is None and (is_broken_off or not self.was_connected or not is_used):
             return
-        if not is_switched_on(QUIET):
-            with suppress(Exception):  # tqdm's bars are its own
-                write_line(f"{_line_break()}gridchase: {summary}")
+        _print(str(summary))
+
+    def tell_so_far(self, n_iterations: int) -> None:
+        """Print what the run has used so far, where it was measured and has had iterations since the last time."""
+        summary = self.summary()
+        if self._joined is None and self._speaks and n_iterations > self._n_told and summary.energy_j is not None:
+            self._n_told = n_iterations
+            _print(str(summary))
 
     def _why_unmeasured(self) -> tuple[str, str]:
         """Return why nothing is measured, where that is so."""
@@ -153,6 +179,13 @@ class RunReport:
         if record is not None and record.reason not in {None, "waiting_for_ranks"}:
             return explained(str(record.reason), record.detail or "")
         return explained("too_short")
+
+
+def _print(text: str) -> None:
+    """Print a line, unless the user wants none."""
+    if not is_switched_on(QUIET):
+        with suppress(Exception):  # tqdm's bars are its own
+            write_line(f"{_line_break()}gridchase: {text}")
 
 
 def _line_break() -> str:

@@ -13,6 +13,7 @@ A run that the training has named is one run, whatever it does.
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
@@ -70,6 +71,15 @@ def notebook_cell() -> int | None:
     except Exception:  # noqa: BLE001 — there is no notebook, or it is another kind of shell
         return None
     return count if isinstance(count, int) else None
+
+
+def after_each_cell(tell: Callable[..., None]) -> None:
+    """Let a function be called after each cell of a notebook from now on, once; there is none elsewhere."""
+    ipython: Any = sys.modules.get("IPython")
+    try:
+        ipython.get_ipython().events.register("post_run_cell", tell)
+    except Exception:  # noqa: BLE001 — as above
+        return
 
 
 def is_data_worker() -> bool:

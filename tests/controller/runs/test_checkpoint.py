@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.accounting import run_saving
 from controller.accounting.energy_account import AccountSnapshot, EnergyTotals
 from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
@@ -205,7 +206,7 @@ async def test_books_go_on_after_a_restart_or_nothing_is_said(
     tmp_path: Path, changed: Callable[[bytes], bytes], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is wrong with the books costs them alone: the account goes on."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", run_saving.__name__)
     running = Running(tmp_path)
     async with running.controller():
         await running.train(60)
@@ -221,7 +222,7 @@ async def test_books_go_on_after_a_restart_or_nothing_is_said(
     if changed is bytes:
         assert sum(slot.energy_j for slot in slots) == pytest.approx(totals.energy_j, rel=1e-9)
         assert slots[-1].ends_s - slots[0].begins_s == pytest.approx(totals.duration_s, abs=1e-5)
-    told = [record.message for record in caplog.records if "saved" in record.message or "books" in record.message]
+    told = [each.message for each in caplog.records if each.name == run_saving.__name__ or "books" in each.message]
     assert [text in message for text, message in zip(said, told, strict=True)] == [True] * len(said)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.accounting import run_books
+from controller.accounting import run_books, run_saving
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.clock import NS_PER_S
 from controller.control.profile_store import read_all
@@ -364,7 +364,7 @@ async def test_what_was_saved_is_told_once_and_holds_up_no_end(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", run_saving.__name__)
     monkeypatch.setattr(run_books, "estimate_saving", estimate)
     bench = RouterBench(tmp_path)
     async with bench.working():
@@ -373,7 +373,7 @@ async def test_what_was_saved_is_told_once_and_holds_up_no_end(
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(10)
         assert bench.router.runs == {}
-    assert [said in record.message for record in caplog.records if "saved" in record.message] == [True]
+    assert [said in record.message for record in caplog.records if record.name == run_saving.__name__] == [True]
 
 
 async def test_a_run_that_did_nothing_here_says_nothing_of_savings(

@@ -8,8 +8,9 @@ CLOSE_TIMEOUT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _of_no_other_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what was warned of, and the runs of other tests whose threads may still be ending."""
+    """Forget what was warned of, and the runs of other tests whose threads may still be ending; `toy` was welcomed."""
     monkeypatch.setattr("publishers.training.coerce._warned", set())
+    monkeypatch.setattr("publishers.training.reporting.run_report._welcomed", {"toy"})
     monkeypatch.setattr("publishers.training.run.run_search._ending", [])
     monkeypatch.setattr("publishers.training.run.run_search._n_runs", {})
     for module in ("worker", "publisher", "run.run_end"):

@@ -51,6 +51,49 @@ def running(**changes: object) -> RunEnergy:
     return final(state="running", final=False, **changes)
 
 
+WELCOME = "gridchase: publishing as toy run r1; the controller on this machine hears it\n"
+
+
+@pytest.fixture
+def _welcomed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have told of no job that it is heard."""
+    monkeypatch.setattr("publishers.training.reporting.run_report._welcomed", set())
+
+
+@pytest.mark.usefixtures("_welcomed", "short_close")
+def test_that_a_controller_hears_the_training_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = MeasuredConnection()
+    publisher = trained(connection)
+    told: list[str] = []
+
+    def has_told() -> bool:
+        told.append(capfd.readouterr().err)
+        return any(told)
+
+    wait_until(has_told)
+    connection.notice(notice("heard"))
+    trained(MeasuredConnection(), run="r2").close()
+    publisher.close()
+    assert "".join([*told, capfd.readouterr().err]).count("publishing as") == 1
+    assert "".join(told) == WELCOME
+
+
+@pytest.mark.usefixtures("_welcomed", "short_close")
+@pytest.mark.parametrize("why", ["quiet", "late", "unheard", "rank 1"])
+def test_it_is_not_told_where_nobody_wants_it_or_it_comes_late(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setenv("GRIDCHASE_QUIET", "1" if why == "quiet" else "")
+    if why == "late":
+        monkeypatch.setattr("publishers.training.reporting.run_report.WELCOME_WITHIN_S", 0.0)
+    ranks = {"rank": 1, "world_size": 2} if why == "rank 1" else {}
+    connection = MeasuredConnection(heard=why != "unheard")
+    publisher = trained(connection, **ranks)
+    wait_until(lambda: why == "unheard" or publisher._worker.report._is_welcomed)
+    publisher.close()
+    assert "publishing as" not in capfd.readouterr().err
+
+
 def test_closing_waits_for_the_last_record_and_tells_it_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     publisher = trained(MeasuredConnection(running(energy_j=1.0), final()))
     publisher.close()
@@ -138,6 +181,7 @@ def test_of_a_run_of_several_the_last_one_tells_the_end(
     assert publisher.summary().energy_j == 1.84 * KWH
 
 
+@pytest.mark.usefixtures("short_close")
 def test_where_others_go_on_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     connection = MeasuredConnection(running())
     connection.notice(notice("joined", rank=0, joined="r1"))

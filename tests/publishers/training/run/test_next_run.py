@@ -12,13 +12,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from gridchase import publish_iterations, publisher_of
-from publishers.messages.codec import Outgoing
+from publishers.messages.codec import Outgoing, encode
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.iterations import optimizer_hook
 from publishers.training.publisher import PUBLISHERS
 from publishers.training.run import next_run
 from publishers.training.run.next_run import MAX_SHORT_RUNS
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.training.reporting.test_run_summary import record
 
 N = 10
 
@@ -355,4 +356,73 @@ def test_batches_that_a_thread_fetches_ahead_are_those_of_the_training(broker: B
         while fetched.get(timeout=60.0) is not None:
             optimizer.step()
         thread.join()
+    assert sizes(broker.runs()) == [2 * N]
+
+
+class Notebook:
+    """IPython's shell, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.execution_count = 1
+        self.events = self
+        self.callbacks: list[Callable[..., None]] = []
+
+    def register(self, event: str, function: Callable[..., None]) -> None:
+        assert event == "post_run_cell"
+        if function not in self.callbacks:
+            self.callbacks.append(function)
+
+    def end_cell(self) -> None:
+        for function in self.callbacks:
+            function(SimpleNamespace(success=True))
+        self.execution_count += 1
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    shell = Notebook()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    return shell
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_in_a_notebook_a_run_that_is_complete_ends_with_its_cell(
+    notebook: Notebook, broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loader = wrapped(epochs=2)
+    for _ in range(2):
+        assert list(loader) == list(range(N))
+    assert capfd.readouterr().err == ""
+    notebook.end_cell()
+    assert broker.connections[0].statuses()[-1].state == "finished"
+    assert capfd.readouterr().err.startswith("gridchase: toy run ")
+    notebook.end_cell()
+    assert list(loader) == list(range(N)), "gone through once more, it is another run"
+    assert sizes(broker.runs())[0] == 2 * N
+    assert len(broker.connections) == 2
+    assert len(notebook.callbacks) == 1
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_one_that_may_go_on_tells_after_each_cell_what_it_has_used_so_far(
+    notebook: Notebook, broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loader = wrapped()
+    assert list(loader) == list(range(N))
+    notebook.end_cell()
+    assert capfd.readouterr().err == "", "nothing was measured yet"
+    wait_until(lambda: broker.connections and broker.connections[0].statuses())
+    (connection,) = broker.connections
+    run = connection.statuses()[-1].run
+    topic = next(topic for topic in connection.subscriptions if topic.endswith("/energy"))
+    connection.hear(topic, encode(record(run=run, state="running", final=False)))
+    publisher = publisher_of(loader)
+    wait_until(publisher.live)
+    for _ in range(2):
+        notebook.end_cell()
+    assert capfd.readouterr().err.splitlines() == [f"gridchase: {publisher.summary()}"]
+    assert f"{run}, so far: " in str(publisher.summary())
+    assert list(loader) == list(range(N))
+    notebook.end_cell()
+    assert capfd.readouterr().err.count(", so far: ") == 1
     assert sizes(broker.runs()) == [2 * N]
