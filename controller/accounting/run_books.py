@@ -422,7 +422,6 @@ def _duration_s(books: Books) -> float:
 
 
 def _is_below(books: Books, top_power_limit_w: float) -> bool:
-    """Return whether a run iterated below its top limit [W]."""
     return any(limit_w < top_power_limit_w - LIMIT_TOLERANCE_W for limit_w in _limits_w(books))
 
 

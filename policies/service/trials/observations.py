@@ -271,7 +271,6 @@ def _order(trial: Trial) -> tuple[float, int]:
 
 
 def _positive(values: Mapping[int, float]) -> Mapping[int, float]:
-    """Return the values that are positive and finite."""
     return {batch_size: value for batch_size, value in values.items() if MIN_MEASURED < value < math.inf}
 
 
