@@ -17,7 +17,15 @@ import msgspec
 import numpy as np
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.run_ledger import LEAST, MAX_LIMITS, MOST, LedgerSnapshot, LimitHistory, limit_key, looks_of
+from controller.accounting.run_ledger import (
+    MAX_AMOUNT,
+    MAX_LIMITS,
+    ROUNDING_SLACK,
+    LedgerSnapshot,
+    LimitHistory,
+    limit_key,
+    looks_of,
+)
 from controller.clock import NS_PER_S
 from policies.profiling.curve_model import estimate_ratios
 from policies.profiling.paired_looks import Looks, Pair
@@ -119,7 +127,7 @@ class BooksSnapshot:
         """
         _check_books(self.books)
         self.thermal.check()
-        if not -LEAST < self.top_power_limit_w <= MOST:
+        if not -ROUNDING_SLACK < self.top_power_limit_w <= MAX_AMOUNT:
             raise ValueError("a top limit is impossible")
 
 
@@ -132,7 +140,7 @@ def _decode_closed(stored: msgspec.Raw) -> ClosedBooks:
     closed = msgspec.json.decode(stored, type=ClosedBooks)
     _check_books(closed.books)
     LedgerSnapshot(pairs=list(closed.pairs)).check()
-    if not -LEAST < closed.top_power_limit_w <= MOST:
+    if not -ROUNDING_SLACK < closed.top_power_limit_w <= MAX_AMOUNT:
         raise ValueError("a top limit is impossible")
     return closed
 
@@ -149,7 +157,9 @@ def _check_books(books: Books) -> None:
     for slot in slots:
         amounts += [slot.begins_s, slot.ends_s, slot.idle_s, slot.pause_s, slot.pause_energy_j]
         amounts += [slot.asked_pause_s, slot.asked_pause_energy_j]
-    if not all(-LEAST < x < MOST for x in amounts) or not all(0 < use.power_limit_w < MOST for use in uses):
+    if not all(-ROUNDING_SLACK < x < MAX_AMOUNT for x in amounts) or not all(
+        0 < use.power_limit_w < MAX_AMOUNT for use in uses
+    ):
         raise ValueError("an amount of the books is impossible")
     if not MIN_SLOT_S <= books.slot_s <= HOUR_S:
         raise ValueError("the slots of the books have an impossible length")
@@ -360,7 +370,7 @@ class RunBooks:
         """Return the highest limit that the run might have had on a curve [W]."""
         if curve is not None:
             return curve.fastest.power_limit_w
-        return max((self.top_power_limit_w, *_limits_w(self.books))) or MOST
+        return max((self.top_power_limit_w, *_limits_w(self.books))) or MAX_AMOUNT
 
 
 def _metered(interval: MeterInterval, power_limit_w: float | None) -> Metered:
@@ -423,7 +433,6 @@ def _duration_s(books: Books) -> float:
 
 
 def _is_below(books: Books, top_power_limit_w: float) -> bool:
-    """Return whether a run iterated below its top limit [W]."""
     return any(limit_w < top_power_limit_w - LIMIT_TOLERANCE_W for limit_w in _limits_w(books))
 
 

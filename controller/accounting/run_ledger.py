@@ -32,11 +32,11 @@ LATE_RATIO: Final = 2.0
 LATE_S: Final = 10.0
 """A look at the top that takes so many times as long as it should, and so much more, is given up until the next one."""
 MAX_CHANGES: Final = 64
-LEAST: Final = 1.0
-"""Of a sum so little may be missing by rounding."""
-MOST: Final = 1e15
-MOST_LOG: Final = 10.0
-"""More watts, seconds or joules, and a larger ratio, than any run comes to."""
+ROUNDING_SLACK: Final = 1.0
+"""A sum may be so much below 0, by rounding."""
+MAX_AMOUNT: Final = 1e15
+MAX_LOG_RATIO: Final = 10.0
+"""No run comes to more watts, seconds or joules, nor to a larger ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +72,18 @@ class LedgerSnapshot:
         """
         amounts = [x for each in self.times for x in (each.power_limit_w, each.active_s, each.energy_j)]
         pools = [pool for pair in self.pairs for pool in (pair.rate, pair.energy)]
-        if not all(-LEAST < amount < MOST for amount in (*amounts, self.active_s, self.looked_s)):
+        if not all(-ROUNDING_SLACK < amount < MAX_AMOUNT for amount in (*amounts, self.active_s, self.looked_s)):
             raise ValueError("an amount of the ledger is impossible")
-        if not all(0 < pool.n < MOST and 0 < pool.precision < MOST and -LEAST < pool.square < MOST for pool in pools):
+        if not all(
+            0 < pool.n < MAX_AMOUNT and 0 < pool.precision < MAX_AMOUNT and -ROUNDING_SLACK < pool.square < MAX_AMOUNT
+            for pool in pools
+        ):
             raise ValueError("what was seen in pairs is impossible")
-        if not all(abs(x) < MOST for pair in self.pairs for x in (pair.power_w2, *pair.warmed_w2)):
+        if not all(abs(x) < MAX_AMOUNT for pair in self.pairs for x in (pair.power_w2, *pair.warmed_w2)):
             raise ValueError("what pairs have seen of the warming is impossible")
-        if not all(abs(pool.mean_log) < MOST_LOG for pool in pools):
+        if not all(abs(pool.mean_log) < MAX_LOG_RATIO for pool in pools):
             raise ValueError("a ratio of two limits is impossible")
-        if not all(0 < pair.lower_w < pair.upper_w < MOST for pair in self.pairs):
+        if not all(0 < pair.lower_w < pair.upper_w < MAX_AMOUNT for pair in self.pairs):
             raise ValueError("limits of pairs must ascend")
 
 

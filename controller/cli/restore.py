@@ -53,7 +53,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def restore(config: Config) -> int:
-    """Restore every prior limit in the journal; return 0 if each is seen back or another program has set it, else 1.
+    """Restore every prior limit in the journal; return 0 if each is confirmed or another program has set it, else 1.
 
     Where there is no journal, a limit below the default may be one that was left behind: that is 1, too.
 

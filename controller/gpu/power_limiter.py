@@ -8,7 +8,7 @@ It does not know the reason for a limit. It journals before it writes, clamps, r
                        ├─ the limit is anything else: another writer ──► YIELDED until the release
                        ├─ no permission, MIG ──► OBSERVING until the release
                        ├─ writes have no effect, no journal ──► OBSERVING, until a later try succeeds
-                       └─ no answer, prior limit not seen back ──► SUSPECT, until a later try succeeds
+                       └─ no answer, prior limit not confirmed ──► SUSPECT, until a later try succeeds
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class GpuPowerLimiter:
         """Restore the prior limit because the controller stops; never raises, so that no GPU strands another.
 
         Returns:
-            which limit the GPU still has, and what to do; "" if the prior one has been seen back, or it is not ours.
+            which limit the GPU still has, and what to do; "" if the prior one has been confirmed, or it is not ours.
         """
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -245,7 +245,7 @@ class GpuPowerLimiter:
         return True
 
     async def _confirm(self, entry: JournalEntry) -> None:
-        """Journal that the last write was seen back: nothing else can be left on the GPU."""
+        """Journal that the last write was confirmed: nothing else can be left on the GPU."""
         confirmed = confirmed_entry(entry, self._known_state().requested_power_limit_w)
         await self._journal.confirm(self.gpu.uuid, confirmed)
 
@@ -403,7 +403,7 @@ class GpuPowerLimiter:
         return self._journal.entries.get(self.gpu.uuid)
 
     def _is_unconfirmed(self) -> bool:
-        """Return whether the last write has not been seen back."""
+        """Return whether the last write has not been confirmed."""
         entry = self._entry()
         return entry is not None and not entry.is_confirmed
 

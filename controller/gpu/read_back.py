@@ -1,4 +1,4 @@
-"""What became of a write: judged from the limit that is read back; and the restore of prior limits, which is seen back.
+"""What became of a write: judged from the limit that is read back; and the restore of prior limits, which is confirmed.
 
 A driver may be late, a board may clamp, and some writes have no effect. So what is read right after our own write says
 nothing about other writers: it is looked at again for about a second. Only then does a write count as ignored or
@@ -60,7 +60,7 @@ def is_our_limit(live: LiveLimit, entry: JournalEntry, limits: LimitRange) -> bo
     """Return whether the live limit is ours to restore; if it is not, another writer has set it.
 
     Ours are the limits that the journal knows, and the prior one within what the GPU accepts today. As long as the last
-    write has not been seen back, so is what the board may have made of it: anything below the prior limit but its
+    write has not been confirmed, so is what the board may have made of it: anything below the prior limit but its
     default, which a reloaded driver has.
     """
     live_w = live.requested_power_limit_w
@@ -121,7 +121,7 @@ class RestoreResult:
 async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> RestoreResult | None:
     """Restore the prior limit of a GPU if the live one still is ours; None where we hold nothing.
 
-    Otherwise another program has set it, and it stays. Unless the limit is seen back, the journal keeps its entry.
+    Otherwise another program has set it, and it stays. Unless the limit is confirmed, the journal keeps its entry.
     """
     entry = journal.entries.get(gpu.uuid)
     if entry is None:

@@ -39,38 +39,62 @@ _VERBS: Final = (
     _Entry(
         "demo",
         "controller.cli.demo",
-        "a day in a minute, or a job that learns its batch size, on a simulated GPU",
+        "a day in a minute, on a simulated GPU",
         "a day of a real grid in a minute; with --recurrences, a recurring job that learns its batch size. Only the GPU"
         " is simulated, from measured curves and runs; bus and policies are real",
     ),
-    _Entry("up", "controller.cli.up", "broker, controller and policy service in one process, for a single GPU machine"),
+    _Entry("up", "controller.cli.up", "broker, controller and policy service, for a GPU machine"),
     _Entry("controller", "controller.cli.run", "run the controller of this node"),
     _Entry(
         "policy",
         "controller.cli.policy.main",
+        "run the policy service, or show what it has learned",
         "run the policy service, which learns batch sizes of recurring jobs, or show what it has learned",
     ),
-    _Entry("broker", "controller.cli.broker", "run only a broker: mosquitto if it is installed, else the built-in one"),
-    _Entry("check", "controller.cli.check", "check GPUs, broker, signal and permissions; changes nothing"),
+    _Entry(
+        "broker",
+        "controller.cli.broker",
+        "run a broker alone",
+        "run a broker alone: mosquitto if it is installed, else the built-in one",
+    ),
+    _Entry(
+        "check",
+        "controller.cli.check",
+        "check GPUs, broker, signal, permission; changes nothing",
+        "check GPUs, broker, signal and permissions; changes nothing",
+    ),
     _Entry(
         "doctor",
         "gridchase.cli.doctor",
+        "check what a training here uses, and who hears it",
         "check what a training in this environment would use, and whether its messages arrive",
     ),
-    _Entry("run", "gridchase.cli.run", "run a training script, and publish what it trains, without a line in it"),
+    _Entry(
+        "run",
+        "gridchase.cli.run",
+        "run a training script as it is, and publish it",
+        "run a training script, and publish what it trains, without a line in it",
+    ),
     _Entry(
         "signal",
         "controller.cli.signal",
+        "show the grid signal and its forecast",
         "show the grid signal: series, forecast with its interval, source, age, errors",
     ),
     _Entry(
         "replay",
         "controller.cli.replay.main",
+        "compare policies on recorded signals, curves and runs",
         "evaluate policies on files: forecasts, batch sizes, power limits, profiles",
     ),
     _Entry("pause", "controller.cli.pauses.pause", "let a run on this node wait between two iterations"),
     _Entry("resume", "controller.cli.pauses.resume", "let a run that was paused go on"),
-    _Entry("restore", "controller.cli.restore", "restore every power limit that a killed controller left behind"),
+    _Entry(
+        "restore",
+        "controller.cli.restore",
+        "restore the limits that a killed controller left",
+        "restore every power limit that a killed controller left behind",
+    ),
 )
 
 
@@ -149,10 +173,8 @@ def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter if absent else argparse.HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
-    levels = parser.add_argument_group("logging")
-    levels.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), help="default: info; demo: warning"
-    )
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log-level", choices=levels, metavar="LEVEL", help="debug, info (default), warning, error")
     parser.set_defaults(default_log_level="info", outlives_terminal=False, defers_stops=False)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
     for entry in _VERBS:

@@ -211,7 +211,6 @@ def _steps(found: Intervals, is_long: NDArray[np.bool_]) -> Intervals:
 
 
 def _judged(found: Intervals) -> Rhythm:
-    """Return the rhythm of intervals that are iterations, perhaps with pauses."""
     if len(found) < LEAST_N:
         return _refused(found, "too_short")
     usual_s = _running_median(found.times_s)

@@ -154,7 +154,6 @@ class RhythmTracker:
         self.standing = "known" if recent.counts_steps or is_alike else "unknown"
 
     def _judge(self) -> None:
-        """Judge the last intervals anew."""
         n_first, before = max(SKIPPED - self._n_seen + self._n_recent, 0), self.rhythm
         rhythm = judge_rhythm(joined(self._recent, at_most=KEPT_N).without_first(n_first))
         if rhythm.draws > 1:

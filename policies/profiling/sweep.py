@@ -251,7 +251,6 @@ def progress_ratio(settings: ProfilerSettings, state: State) -> float:
 
 
 def _next(settings: ProfilerSettings, record: SweepRecord) -> State:
-    """Return the state that settles at the next limit."""
     if record.prior is not None and (not record.points or agrees_with(record.prior, record.points)):
         for limit_w in check_limits_w(settings, record.prior):
             if not _is_among(limit_w, (*record.attempted_w, *(p.power_limit_w for p in record.points))):

@@ -181,7 +181,6 @@ def _one_line(message: str) -> str:
 
 
 def _url_faults(url: str) -> list[str]:
-    """Return what is wrong with a base URL."""
     try:
         address = URL(url)
         if not address.host or not address.port:

@@ -87,7 +87,6 @@ def _lacking(mixes: Mapping[float, Mix], order: Iterable[float]) -> set[float]:
 
 
 def _shares(mix: Mix) -> dict[str, float]:
-    """Return the share of each reported fuel."""
     generated_kwh = _generated(mix)
     total_kwh = sum(generated_kwh.values())
     return {fuel: energy_kwh / total_kwh if total_kwh else 0.0 for fuel, energy_kwh in generated_kwh.items()}

@@ -204,7 +204,6 @@ class HttpClient:
         )
 
     def _refusal(self, answer: _Answer) -> SignalError:
-        """Return the error of a status."""
         status, retry_after_s = answer.status, _retry_after_s(answer.headers)
         problem = f"{self.name}: HTTP {status}: {self._quote(answer.body)}"
         if status == HTTPStatus.TOO_MANY_REQUESTS:

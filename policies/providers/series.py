@@ -113,7 +113,6 @@ def describe_losses(points: Iterable[Point], *, kind: SignalKind, missing: str, 
 
 
 def _newest(points: Iterable[Point]) -> list[Point]:
-    """Return the newest point of each start, in order of time."""
     newest: dict[float, Point] = {}
     for point in points:
         known = newest.get(point.starts_s)

@@ -215,7 +215,6 @@ def _continues(books: Books, last: Slot, part: Slot) -> bool:
 
 
 def _merged(earlier: Slot, later: Slot) -> Slot:
-    """Return two neighbouring slots as one."""
     uses = {(use.power_limit_w, use.purpose): use for use in earlier.uses}
     for use in later.uses:
         former = uses.get((use.power_limit_w, use.purpose))

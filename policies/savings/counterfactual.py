@@ -235,12 +235,10 @@ class Counterfactual:
 
     @property
     def _own_duration_s(self) -> float:
-        """Return how long the run was there [s]."""
         return float(self._active_s.sum() + self._pauses_s.sum() + self._asked_s.sum())
 
     @property
     def _own_energy_j(self) -> float:
-        """Return what the run has used [J]."""
         gpus_j = float(self._energy_j.sum() + self._pauses_j.sum() + self._asked_j.sum())
         return self._pue * (gpus_j + self._host_power_w * self._own_duration_s)
 

@@ -224,7 +224,6 @@ class _Service:
 
 
 def _losses(subscriber: EventSubscriber, spool: EventSpool, bus: MqttClient | None) -> Mapping[str, Callable[[], int]]:
-    """Return counts of what was lost, by kind."""
     return {
         "requests": lambda: subscriber.requests.n_dropped,
         "progress": lambda: subscriber.events.n_dropped,

@@ -25,7 +25,7 @@ TIME_CONSTANTS_S: Final = (15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240
 N_SUMS: Final = 15
 """Of the products of five quantities."""
 N_BLOCK_SUMS: Final = 7
-MOST: Final = 1e18
+MAX_SUM: Final = 1e18
 """No sum comes to more."""
 CHUNK_S: Final = 5.0
 """Readings are averaged over so long: energy counters move in ticks, and iterations scatter."""
@@ -165,7 +165,7 @@ class ThermalState:
             raise ValueError("what is known of the temperature is not whole")
         sums = (*self.block.sums_s, *(each for row in self.sums_s for each in row), *self.filtered_w, *self.seen_w)
         is_possible = min(slopes.n, slopes.precision, slopes.square) >= 0 and abs(slopes.mean_log) < 1
-        if not (is_possible and all(abs(each) < MOST for each in (*sums, slopes.precision, slopes.square))):
+        if not (is_possible and all(abs(each) < MAX_SUM for each in (*sums, slopes.precision, slopes.square))):
             raise ValueError("what is known of the temperature is impossible")
 
 

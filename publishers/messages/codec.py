@@ -144,7 +144,6 @@ def _unpack(payload: bytes) -> Any:  # noqa: ANN401 — it is checked by msgspec
 
 
 def _is_finite(value: object) -> bool:
-    """Return whether all numbers in a decoded message are finite."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
     return all(
         math.isfinite(item) if isinstance(item, float) else not isinstance(item, dict | list) or _is_finite(item)

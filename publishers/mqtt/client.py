@@ -333,7 +333,6 @@ class MqttClient:
             await self._subscribe(client, tasks, {each: filters[each] for each in changed if each in filters})
 
     async def _subscribe(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup, filters: Mapping[str, int]) -> None:
-        """Subscribe to topic filters, each with the QoS to ask for."""
         for packet in self._refusals.admit_filters(filters):
             sent = self._refusals.on_subscribing(packet)
             pairs = [(topic_filter, filters[topic_filter]) for topic_filter in packet]
@@ -412,7 +411,6 @@ def _retry_delay_s(attempt: int, fault: ConnectionFault | None) -> float:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first single error in a group."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -140,7 +140,7 @@ async def test_the_end_of_the_run_restores_the_limits_of_both_nodes(tmp_path: Pa
         site.ranks[0].publish_status("finished")
         await asyncio.sleep(2 * LAG_S)
         assert site.gpu_b.requested_power_limit_w == PRIOR_W
-        assert site.b.limits(site.gpu_b)[-1].reason == "run_finished", "seen back for a second"
+        assert site.b.limits(site.gpu_b)[-1].reason == "run_finished", "confirmed for a second"
 
 
 async def test_a_node_never_has_more_than_its_own_prior_limit(tmp_path: Path) -> None:

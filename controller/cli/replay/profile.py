@@ -131,7 +131,6 @@ def replay_profile(options: argparse.Namespace) -> int:
 
 
 def _simulate_live(curves: Sequence[TrueCurve], options: argparse.Namespace) -> list[SlowdownRow]:
-    """Return the row of each curve under the controller itself."""
     if not options.json:
         print(
             f"{len(curves)} curves under the controller itself: each takes some 10 s a seed and core", file=sys.stderr

@@ -97,7 +97,6 @@ class SimulatedJob:
         return message
 
     def _draw(self) -> None:
-        """Draw the next iterations."""
         ends = self._drawn + np.cumsum(self._noise.work_of_chunk(self._n_chunks))
         self._ends, self._drawn = np.concatenate((self._ends, ends)), float(ends[-1])
         self._n_chunks += 1

@@ -180,7 +180,6 @@ class NvmlBackend:
             thread.close()
 
     async def _shut_down(self) -> None:
-        """Close the library, where it is open."""
         if self._is_open and self._thread is not None:
             self._is_open = False
             try:

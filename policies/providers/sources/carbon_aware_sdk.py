@@ -128,7 +128,6 @@ class CarbonAwareSdkProvider(ZoneProvider):
             return []
 
     async def _emissions(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
-        """Return the emissions in a time range."""
         points: list[Point] = []
         for start_s, end_s in split_range_s(since_s, until_s, longest_s=RANGE_S):
             params = {"location": self._zone, "time": format_iso(start_s), "toTime": format_iso(end_s)}

@@ -320,7 +320,6 @@ class ElectricityMapsPriceProvider(ZoneProvider):
         )
 
     def _unit_per_kwh(self, unit: str) -> str:
-        """Return the unit per kWh of prices in a unit per MWh."""
         if not _PRICE_UNIT.fullmatch(unit):
             raise SignalDataError(f"{self.name}: returns prices in {unit!r}; must be money per MWh, such as EUR/MWh")
         return unit.replace("/MWh", "/kWh")

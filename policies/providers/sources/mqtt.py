@@ -326,7 +326,6 @@ def _bus_of(settings: MqttSettings) -> MqttClient:
 
 
 def _unit_and_factor(unit: str) -> tuple[str, float]:
-    """Return the unit of the signal, and the factor to convert values to it."""
     if unit in _CARBON_FACTORS:
         return "g/kWh", _CARBON_FACTORS[unit]
     currency, _, energy = unit.partition("/")

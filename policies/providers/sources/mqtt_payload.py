@@ -64,7 +64,6 @@ def read_payload(payload: bytes, *, value_key: str, time_key: str) -> Reading | 
 
 
 def _at(content: Any, key: str) -> Any:  # noqa: ANN401 — JSON
-    """Return the content at a path."""
     for level in key.split(".") if key else ():
         if not isinstance(content, dict) or level not in content:
             raise PayloadError(f"there is nothing at {key!r}")
@@ -192,7 +191,6 @@ def _is_held(grid: GridSignal, value: SignalValue) -> bool:
 
 
 def _step_s(grid: GridSignal, fallback_s: float) -> float:
-    """Return the median step of the values [s]."""
     steps_s = np.diff(sorted(value.starts_s for value in grid.values))
     usual_s = float(np.median(steps_s[steps_s > 0])) if (steps_s > 0).any() else fallback_s
     return min(usual_s, max(LONGEST_STEP_S, fallback_s))

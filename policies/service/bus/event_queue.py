@@ -119,7 +119,6 @@ class EventQueue(Generic[Item]):
         return len(self._entries)
 
     def _evict(self) -> None:
-        """Drop an item."""
         if not self._log.fault:
             self._lost_before = self.n_dropped + self.n_lost
         self._log.report(f"more than {self._size} {self._name} are waiting: some are lost")

@@ -370,7 +370,6 @@ class EventSpool:
             self._forget(key)
 
     def _forget(self, key: str) -> None:
-        """Remove an event from memory."""
         user = self._in_memory.pop(key).user
         del self._keys[user][key]
         if not self._keys[user]:

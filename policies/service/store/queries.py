@@ -300,7 +300,6 @@ def _summary_of(row: RowMapping) -> JobSummary:
 
 
 def _trial_of(row: Sequence[Any]) -> Trial:
-    """Return the trial of a row of `_WHOLE`."""
     values = iter(row)
     own = dict(zip(_TRIAL, values, strict=False))
     own["untimed"] = () if own["untimed"] is None else _UNTIMED.decode(own["untimed"])
@@ -348,7 +347,6 @@ def _studied_trial_of(row: Sequence[Any]) -> Trial:
 
 
 def _row_of(trial: Trial) -> Row:
-    """Return a trial as a whole row."""
     row = asdict(trial)
     for name in ("untimed", "timing"):
         row[name] = msgspec.json.encode(row[name]).decode() if row[name] else None
@@ -361,7 +359,6 @@ def _changes_of(trial: Trial) -> Row:
 
 
 def _job_of(row: RowMapping) -> Job:
-    """Return the job of a row."""
     return Job(
         user=row[JOBS.c.user],
         name=row["name"],
@@ -373,7 +370,6 @@ def _job_of(row: RowMapping) -> Job:
 
 
 def _job_row_of(job: Job) -> Row:
-    """Return a job as a row."""
     row = asdict(job) | asdict(job.settings) | {"batch_sizes": list(job.batch_sizes)}
     del row["settings"]
     return row

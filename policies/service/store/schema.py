@@ -39,7 +39,6 @@ METADATA: Final = MetaData(
 
 
 def _index(name: str, *columns: str, where: str) -> Index:
-    """Return an index of some trials alone."""
     return Index(f"ix_trials_{name}", *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 

@@ -246,7 +246,6 @@ def _is_transient(error: DBAPIError) -> bool:
 
 
 def _explain(error: Exception, timeout_s: float) -> str:
-    """Return what is wrong with the database and what to do, in a sentence."""
     if isinstance(error, (TimeoutError, PoolTimeoutError)):
         return f"does not answer within {timeout_s:g} s; check that it runs and what holds its locks"
     origin = error.orig if isinstance(error, DBAPIError) else error

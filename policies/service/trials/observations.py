@@ -26,7 +26,7 @@ from policies.service.trials.hardware import (
 )
 from policies.service.trials.lifecycle import is_in_flight, n_epochs, next_recurrence
 
-LEAST: Final = 1e-12
+MIN_MEASURED: Final = 1e-12
 """Costs and times at or below this were not measured, and are left out."""
 
 
@@ -271,13 +271,12 @@ def _order(trial: Trial) -> tuple[float, int]:
 
 
 def _positive(values: Mapping[int, float]) -> Mapping[int, float]:
-    """Return the values that are positive and finite."""
-    return {batch_size: value for batch_size, value in values.items() if LEAST < value < math.inf}
+    return {batch_size: value for batch_size, value in values.items() if MIN_MEASURED < value < math.inf}
 
 
 def _observation(trial: Trial, cost: float | None) -> Observation | None:
     epochs = float(n_epochs(trial))
-    if cost is not None and cost <= LEAST:  # or its bound would stop every later run
+    if cost is not None and cost <= MIN_MEASURED:  # or its bound would stop every later run
         cost = None
     match trial.state:
         case "failed":

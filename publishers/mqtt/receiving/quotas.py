@@ -153,6 +153,5 @@ class MessageQuotas:
 
 
 def _name(sender: bytes) -> str:
-    """Return how logs name a sender."""
     kind, _, level = sender.decode(errors="replace").partition("/")
     return f"{kind} {unescape_level(level) or level}" if level else "foreign topics"

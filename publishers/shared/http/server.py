@@ -296,7 +296,6 @@ def _is_address(name: str) -> bool:
 
 
 def _router_problem(error: web.HTTPException) -> ProblemError:
-    """Return the problem of a path or a method that does not exist."""
     status = HTTPStatus(error.status)
     match error:
         case web.HTTPMethodNotAllowed():

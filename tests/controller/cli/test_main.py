@@ -76,13 +76,17 @@ def test_each_verb_explains_its_arguments(verb: str, capsys: pytest.CaptureFixtu
     assert shown.count("--") > 2
 
 
-def test_the_help_names_each_verb_and_where_to_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_each_verb_in_a_line_and_where_to_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     shown = capsys.readouterr().out
     assert caught.value.code == 0
     assert [verb for verb in VERBS if f"\n    {verb} " not in shown] == []
     assert "gridchase demo" in shown
+    assert len(shown.splitlines()) <= 26
 
 
 def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The restore of prior limits: done when the limit is seen back, and only then."""
+"""The restore of prior limits: done when the limit is confirmed, and only then."""
 
 import asyncio
 from pathlib import Path

@@ -75,7 +75,7 @@ def make_read_only(folder: Path) -> None:
 
 
 def is_seen_back(node: LiveNode) -> bool:
-    """Return whether the journal says that the last write was seen back: until then what another sets may be ours."""
+    """Return whether the journal says that the last write was confirmed: until then what another sets may be ours."""
     return any(entry.is_confirmed for entry in Journal.read(node.state_dir).entries.values())
 
 

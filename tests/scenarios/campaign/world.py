@@ -334,7 +334,7 @@ class World:
         power_limit_w = 122.5 + 5 * (self._n_external * 19 % 32)
         self.note(f"{self.boards[board].uuid}: {power_limit_w:g} W by another writer")
         entry = self._entry(board)
-        # Until a write is seen back, what another writer sets may as well be what the board has made of ours.
+        # Until a write is confirmed, what another writer sets may as well be what the board has made of ours.
         self.boards[board].set_externally(power_limit_w, is_doubtful=entry is not None and not entry.is_confirmed)
 
     async def reload_driver(self, board: int) -> None:
