@@ -200,6 +200,7 @@ class Ranks:
         logs: the log of each running rank; of every rank if none is running; one of all where they are a pool.
         is_pool: whether the ranks were runs of their own at first: they do not wait for each other, and may come late.
         n_running: how many of them run.
+        pool_size: how many of a pool ran when its curve was begun: `world_size` of its status, until all have ended.
         is_resumed: whether a process that a former controller knew is still running, or another one goes on with what
             it did.
         is_restarted: whether another process goes on.
@@ -218,7 +219,7 @@ class Ranks:
         self.is_multi_node = False
         self.logs: list[RankLog] = []
         self.is_pool = False
-        self.n_running = 0
+        self.n_running, self.pool_size = 0, 1
         self.is_resumed = self.is_restarted = False
         self._checkpoints = dict(checkpoints or {})
         self.rivals_s: dict[int, float] = {}
@@ -293,6 +294,16 @@ class Ranks:
         self._update()
         return number
 
+    @property
+    def is_resized(self) -> bool:
+        """Return whether other ranks of a pool run than those whose curve is known."""
+        return self.is_pool and not self.ending and self.n_running != self.pool_size
+
+    def resize(self) -> None:
+        """Let the ranks of a pool that run now be those whose curve is to be measured: the former one is closed."""
+        self.pool_size = self.n_running
+        self._update()
+
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: of another process, and all of this one's finished.
 
@@ -362,7 +373,8 @@ class Ranks:
         self.logs = [rank.log for rank in running]
         if self.is_pool:
             self.logs = [PooledLog(list(self.members.values()))]
-            self.status = msgspec.structs.replace(self.status, world_size=len(running))
+            world_size = len(self.members) if self.ending else self.pool_size
+            self.status = msgspec.structs.replace(self.status, world_size=world_size)
 
     def _log_for(self, number: int, status: RankStatus, now_s: float) -> IterationLog:
         """Return the log of a process, resumed where a former controller knew it, or another one with its rank."""

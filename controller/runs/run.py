@@ -137,7 +137,7 @@ class TrainingRun:
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
         self._observed = ObservedPlan() if config.plan.observe else None
         self._idleness = Idleness(idle_s=config.job.idle_s)
-        self._tick_s, self._stepped_s, self._n_running = math.inf, 0.0, 1
+        self._tick_s, self._stepped_s = math.inf, 0.0
         self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
 
     @property
@@ -367,9 +367,9 @@ class TrainingRun:
     def _step(self, now_s: float) -> None:
         """Account for what is new, and request the limit that follows from it."""
         self._stepped_s = now_s
-        if self.ranks.is_pool and self.ranks.n_running != self._n_running and not self.ranks.ending:
-            self._n_running = self.ranks.n_running
+        if self.ranks.is_resized:
             self._close_curve()
+            self.ranks.resize()
             self._leader.limits.reset()
         self._update_account()
         if self.ended is None:

@@ -1,5 +1,6 @@
 """`gridchase run`: trainings without a line of ours in their scripts, by each launcher."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -104,3 +105,20 @@ def test_a_python_below_a_training_that_trains_nothing_publishes_nothing(
     line = [sys.executable, "-m", "gridchase", "run", "--broker", broker.url, "--", sys.executable, str(script)]
     assert train(line, tmp_path, KERAS_BACKEND="torch").exit_code == 0
     assert bus.heard == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_runs", "exit_code", "state"),
+    [("several", 1, 1, "lost"), ("interrupted", 1, -signal.SIGINT, "lost"), ("spawned", 2, 0, "finished")],
+)
+def test_scripts_of_other_kinds_count_and_end_as_without_us(
+    kind: str, n_runs: int, exit_code: int, state: str, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-m", "gridchase", "run", "--job", "toy", "--broker", broker.url, "--"]
+    outcome = train([*line, *command(TRAININGS / "kinds.py", [kind])], tmp_path, GRIDCHASE_QUIET="1")
+    assert outcome.exit_code == exit_code, outcome.stderr
+    records, done = bus.records(n_runs), [int(n) for n in outcome.stdout.split()]
+    if n_runs == 1:  # trainings of one process that `gridchase run` does not tell apart
+        done = [sum(done)]
+    assert sorted(record.n_iterations for record in records) == sorted(done)
+    assert [record.states[-1] for record in records] == [state] * n_runs

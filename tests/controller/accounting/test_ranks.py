@@ -255,3 +255,51 @@ def test_a_run_that_was_lost_has_no_successor_but_is_gone_on_with() -> None:
     assert not run.is_succeeded_by(0, rank_status(pid=9))
     assert run.on_status(0, rank_status(pid=9), now_s=2)
     assert run.ending is None
+
+
+def pool(n: int) -> Ranks:
+    """Return ranks that were runs of their own, each with ten iterations of a second."""
+    whole = ranks()
+    for number in range(n):
+        run = whole if not number else ranks()
+        run.on_status(0, rank_status(pid=number, total_iterations=100), now_s=0)
+        run.members[0].log.append(iterations(0, [float(k) for k in range(1, 11)]), now_ns=ns(10))
+        if number:
+            assert whole.adopt(run.members[0], now_s=0) == number
+    return whole
+
+
+def test_the_iterations_of_a_pool_are_those_of_all() -> None:
+    run = pool(3)
+    (log,) = run.logs
+    assert run.slowest is log
+    assert (log.n_iterations, log.total_iterations(None)) == (30.0, 300.0)
+    assert run.running_s == pytest.approx(10.0)
+    assert run.known_ns() == (0, ns(10))
+    activity = log.activity(ns(2), ns(4))
+    assert (activity.n_iterations, activity.is_continuous, activity.gaps_s) == (6.0, True, 0.0)
+    assert run.have_gathered(10)
+    assert not run.is_multi_node
+
+
+def test_the_time_in_which_one_of_a_pool_ends_or_begins_is_of_no_one_rate() -> None:
+    run = pool(2)
+    run.members[1].log.append(iterations(10, [11.0, 12.0], seq=1, first=10), now_ns=ns(12))
+    run.on_status(0, rank_status(pid=0, state="finished"), now_s=12)
+    (log,) = run.logs
+    assert log.end_ns == ns(12)
+    assert not log.activity(ns(9), ns(11)).is_continuous
+    alone = log.activity(ns(10), ns(12))
+    assert (alone.n_iterations, alone.is_continuous) == (2.0, True)
+    assert log.n_iterations == 22.0
+
+
+def test_the_size_of_a_pool_changes_where_its_curve_is_closed() -> None:
+    run = pool(2)
+    assert (run.is_resized, run.status.world_size) == (True, 1)
+    run.resize()
+    assert (run.is_resized, run.status.world_size) == (False, 2)
+    run.on_status(1, rank_status(pid=1, state="finished"), now_s=12)
+    assert (run.is_resized, run.status.world_size) == (True, 2)
+    run.on_status(0, rank_status(pid=0, state="finished"), now_s=13)
+    assert (run.is_resized, run.status.world_size, run.last) == (False, 2, 0)

@@ -165,4 +165,42 @@ NAMED: list[tuple[Message, bytes]] = [
             b'700000000.0,"code":"gpu_unknown","detail":"there is no GPU 7 on this node"}'
         ),
     ),
+    (
+        Notice(
+            user="ada",
+            job="bert",
+            run="w1",
+            rank=1,
+            node="node-a",
+            boot_id="b0",
+            time_s=1.7e9,
+            code="joined",
+            detail="this process is rank 1 of run w0",
+            joined="w0",
+        ),
+        (
+            b'{"user":"ada","job":"bert","run":"w1","rank":1,"node":"node-'
+            b'a","boot_id":"b0","time_s":1700000000.0,"code":"joined","det'
+            b'ail":"this process is rank 1 of run w0","joined":"w0"}'
+        ),
+    ),
+    (
+        RunEnergy(
+            run="w0",
+            state="finished",
+            gpu_model="A40",
+            n_gpus=1,
+            iterations=40,
+            epochs=1,
+            duration_s=20.0,
+            energy_j=6000.0,
+            last_rank=1,
+            final=True,
+        ),
+        (
+            b'{"run":"w0","state":"finished","gpu_model":"A40","n_gpus":1,'
+            b'"iterations":40,"epochs":1,"duration_s":20.0,"energy_j":6000'
+            b'.0,"last_rank":1,"final":true}'
+        ),
+    ),
 ]

@@ -352,6 +352,25 @@ GOLDEN: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        RankStatus(
+            run="w1",
+            state="running",
+            host="node-1",
+            boot_id="b0",
+            pid=43,
+            gpus=[],
+            world_size=1,
+            started_at_s=1.7e9,
+            heartbeat_s=10.0,
+            launch="5f0c1a2b3c4d",
+        ),
+        (
+            b"\x8a\xa3run\xa2w1\xa5state\xa7running\xa4host\xa6node-1\xa7boot_id\xa2b0\xa3pid+\xa4gpus\x90\xaawor"
+            b"ld_size\x01\xacstarted_at_s\xcbA\xd9T\xfc@\x00\x00\x00\xabheartbeat_s\xcb@$\x00\x00\x00\x00\x00\x00\xa6launch\xac5"
+            b"f0c1a2b3c4d"
+        ),
+    ),
+    (
         Iterations(
             run="r1",
             seq=7,
