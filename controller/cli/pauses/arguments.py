@@ -56,7 +56,7 @@ def wait_for(client: PauseClient, seen: RunState, is_done: Callable[[RunState], 
     return seen
 
 
-def tell(seen: RunState, sentence: str, *, as_json: bool) -> None:
+def print_state(seen: RunState, sentence: str, *, as_json: bool) -> None:
     """Print how it stands."""
     line = f"{printable(str(seen.key))}: {printable(sentence)}"
     print(json.dumps(seen.key._asdict() | seen.fields) if as_json else line, flush=True)

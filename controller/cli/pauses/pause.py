@@ -2,7 +2,7 @@
 
 import argparse
 
-from controller.cli.pauses.arguments import add_run, find_run, tell, wait_for
+from controller.cli.pauses.arguments import add_run, find_run, print_state, wait_for
 from controller.cli.pauses.client import PauseClient, RunState
 from controller.config import load_config
 
@@ -24,7 +24,7 @@ def pause(options: argparse.Namespace) -> int:
     client = PauseClient(load_config(options.config, options.set), token_file=options.token_file)
     asked = client.pause(find_run(client, options), why=options.why, for_s=options.for_s)
     seen = wait_for(client, asked, lambda now: now.state != "asked", timeout_s=options.wait_s)
-    tell(seen, _sentence(seen), as_json=options.json)
+    print_state(seen, _sentence(seen), as_json=options.json)
     return 0 if seen.state == "paused" else 1
 
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from controller.cli.pauses.arguments import add_run, find_run, tell, wait_for
+from controller.cli.pauses.arguments import add_run, find_run, print_state, wait_for
 from controller.cli.pauses.client import PauseClient
 from controller.config import load_config
 
@@ -22,5 +22,7 @@ def resume(options: argparse.Namespace) -> int:
     told = client.resume(find_run(client, options), why=options.why)
     seen = wait_for(client, told, lambda now: now.state == "running", timeout_s=WAIT_S)
     goes_on = seen.state == "running"
-    tell(seen, "trains" if goes_on else f"still paused {WAIT_S:g} s after it was told to go on", as_json=options.json)
+    print_state(
+        seen, "trains" if goes_on else f"still paused {WAIT_S:g} s after it was told to go on", as_json=options.json
+    )
     return 0 if goes_on else 1

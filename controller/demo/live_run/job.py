@@ -67,7 +67,7 @@ class SimulatedJob:
             raise ValueError("the job makes no progress: its GPU must be loaded")
         return time_ns
 
-    def tell(self, now_ns: int) -> Iterations | None:
+    def next_message(self, now_ns: int) -> Iterations | None:
         """Return the iterations that have ended since the last call; None where there are none.
 
         Args:

@@ -223,7 +223,7 @@ async def _advance(machine: _Machine, controller: SimulatedController | None, *,
     while (finish_ns := job.finishes_ns(now_ns)) > now_ns and (until_ns is None or now_ns < until_ns):
         before_ns, step_ns = now_ns, STEP_NS if controller is None else _step_ns(controller, now_ns)
         now_ns = min(before_ns + step_ns, finish_ns if until_ns is None else min(until_ns, finish_ns))
-        message = job.tell(now_ns)
+        message = job.next_message(now_ns)
         await clock.step_to(now_ns)
         if controller is None:
             continue

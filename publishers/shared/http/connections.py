@@ -99,7 +99,7 @@ class Connections:
             giving = max(crowded, key=lambda one: one.n_connections, default=None)
         else:
             return self._added(connection, peer)
-        self._tell(giving, peer)
+        self._report_full(giving, peer)
         if giving is None:
             return None
         next(iter(giving.waiting)).abort()
@@ -127,7 +127,7 @@ class Connections:
         peer.n_connections += 1
         return peer
 
-    def _tell(self, giving: _Peer | None, peer: _Peer) -> None:
+    def _report_full(self, giving: _Peer | None, peer: _Peer) -> None:
         if not self._log.allows(giving is None):
             return
         what = "the one that has waited longest is closed" if giving else "new ones are refused"

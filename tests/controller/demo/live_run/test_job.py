@@ -38,7 +38,7 @@ def test_iterations_follow_one_another_and_from_the_work_alone(steps: list[tuple
     for seq_before, (duration_s, limit_w) in enumerate(steps):
         timeline.record(LimitSet(now_ns, limit_w))
         now_ns += round(duration_s * NS_PER_S)
-        message = job.tell(now_ns)
+        message = job.next_message(now_ns)
         if message is None:
             continue
         ends_ns = np.frombuffer(message.end_ns, dtype="<i8")
