@@ -63,6 +63,7 @@ _VERBS: Final = (
         "controller.cli.signal",
         "show the grid signal: series, forecast with its interval, source, age, errors",
     ),
+    _Entry("report", "controller.cli.report", "show what the runs of this node used and saved, from its history"),
     _Entry(
         "replay",
         "controller.cli.replay.main",

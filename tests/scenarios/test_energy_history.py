@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, select
 
-from controller.history.energy_history.growth import RUN_AMOUNTS, day_of
+from controller.history.energy_history.growth import RUN_AMOUNTS, day_of, quarter_of
 from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, RUN_QUARTERS, RUNS
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import decode
@@ -72,6 +74,17 @@ async def test_days_add_up_to_the_final_record_over_a_restart_and_midnight(tmp_p
         return decode(row["record"].encode(), RunEnergy)
 
     assert read_history(tmp_path / "history.sqlite", record) == final
+    since_s, until_s = training.begin_s or 0.0, site.clock.now_s()
+    (part,) = read_history(
+        tmp_path / "history.sqlite",
+        lambda connection: run_parts(connection, Period(quarter_of(since_s), until_s), RunFilter(job="resnet50")),
+    )
+    entry = entry_of("resnet50", [part])
+    assert final.carbon_g is not None
+    assert final.baseline_carbon_g is not None
+    assert entry.saved_carbon_g == pytest.approx(final.baseline_carbon_g - final.carbon_g, abs=1e-3)
+    assert entry.saved_carbon_ratio == pytest.approx(final.saved_ratio, abs=1e-4)
+    assert entry.slowdown_ratio == pytest.approx(final.slowdown_ratio, abs=1e-4)
 
 
 async def test_gpus_and_decisions_are_in_the_history_too(tmp_path: Path) -> None:
