@@ -8,6 +8,7 @@ publishes that it is offline; then the bus, the GPUs and the lock are released.
 """
 
 import asyncio
+import dataclasses
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter, backoff_s
 from controller.gpu.processes import ProcFileSystem
+from controller.history.energy_history.recorder import HistoryRecorder, RecordedBus
 from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
@@ -73,6 +75,7 @@ class NodeContext:
         clock: the node's clock.
         connect: `connect(will, birth)` returns the bus, to be entered; `birth()` is published at every connection.
         store: keeps the histories of the signal; None: they are not kept.
+        history: records what is published; None: nothing is recorded.
         processes: the processes of this machine.
         jitter_ratio: spreads the polls of a cluster's nodes, 0 to 1.
         waits_for_driver: whether a missing driver is waited for, as a service does; else it is an error.
@@ -86,6 +89,7 @@ class NodeContext:
     clock: Clock
     connect: Connect
     store: HistoryStore | None = None
+    history: HistoryRecorder | None = None
     processes: ProcessTable = field(default_factory=ProcFileSystem)
     jitter_ratio: float = 0.0
     waits_for_driver: bool = False
@@ -164,6 +168,8 @@ class _App:
     async def run(self, bus: Bus, stop: asyncio.Event) -> None:
         """Run the workers until `stop`, then restore the prior limits and publish that the node is offline."""
         running: list[asyncio.Task[None]] = []
+        history = self._node.history
+        bus = bus if history is None else RecordedBus(bus, history)
         try:
             async with _restored(self._limiters, self._left_behind), asyncio.TaskGroup() as tasks:
 
@@ -177,9 +183,12 @@ class _App:
         finally:
             offline = encode(_node_status(self._node, "offline"))
             bus.publish(self.will.topic, offline, qos=1, retain=True)
+            if history is not None:
+                await history.close()
 
     def _workers(self, bus: Bus, start: Callable[[Workers], None]) -> Workers:
         config, clock, units = self._node.config, self._node.clock, self._units
+        history = self._node.history
         feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
         own = OwnTopics(config, bus, [gpu.uuid for gpu in self._gpus])
@@ -209,7 +218,8 @@ class _App:
         )
 
         def snapshot() -> Snapshot:
-            return _snapshot(bus, own, self._left_out(), feed, units, router)
+            now = _snapshot(bus, own, self._left_out(), feed, units, router)
+            return now if history is None else dataclasses.replace(now, history_fault=history.fault)
 
         def add(gpu: Gpu) -> None:
             own.add_gpu(gpu.uuid)
@@ -236,6 +246,7 @@ class _App:
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
             "http": server.run(),
+            **({"history": history.run()} if history is not None else {}),
         }
 
     async def _await_late_gpus(self, bus: Bus, add: Callable[[Gpu], None]) -> None:

@@ -179,6 +179,18 @@ class JobConfig(Section, frozen=True, kw_only=True):
     idle_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
 
 
+class HistoryConfig(Section, frozen=True, kw_only=True):
+    """Whether a record is kept of runs, decisions and energies, and for how many days.
+
+    Quarter-hours that are older are merged into days, which are kept as long as runs.
+    """
+
+    enabled: bool = True
+    quarter_days: Annotated[int, Meta(ge=1, le=3_660)] = 35
+    decision_days: Annotated[int, Meta(ge=1, le=3_660)] = 35
+    run_days: Annotated[int, Meta(ge=1, le=36_600)] = 1_830
+
+
 class HttpConfig(Section, frozen=True, kw_only=True):
     """Where /healthz, /readyz, /metrics and pauses are served; port 0 takes a free one, -1 none.
 
@@ -201,6 +213,7 @@ class Config(Section, frozen=True, kw_only=True):
     signal: SignalConfig = SignalConfig()
     energy: EnergyConfig = EnergyConfig()
     job: JobConfig = JobConfig()
+    history: HistoryConfig = HistoryConfig()
     http: HttpConfig = HttpConfig()
 
 

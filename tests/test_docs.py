@@ -47,7 +47,7 @@ UNIT = ROOT / "deploy" / "gridchase-controller.service"
 OBJECTIVES = ("slowdown", "deadline", "budget")
 """Those whose codes are made of their names."""
 MAX_README_LINES, MAX_COLUMNS = 200, 80
-NO_KEYS = {"py", "json", "toml", "service", "md", "token"}
+NO_KEYS = {"py", "json", "toml", "service", "md", "token", "sqlite"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

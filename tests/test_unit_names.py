@@ -46,6 +46,8 @@ ALLOWED: Final = {
     "mean": "a signal's mean",
     "maximum": "a signal's maximum",
     "cost": "money; the currency is a field beside it",
+    "saved_cost": "the same",
+    "saved_cost_ci90": "the half-width of its interval, the same",
     "run_cost": "a job's objective, in J where energy and time are weighed",
     "cost_so_far": "the same, of a run that goes on",
     "eta": "the weight of both papers, 0 to 1",

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from controller.cli.lasting_output import lasting_output
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError, leaf_errors
 from controller.stop_signals import default_stop_signals
+from gridchase.cli.lasting_output import lasting_output
 from gridchase.cli.verb import command_line, take_any_text
 from policies.service.errors import PolicyError, RequestError
 from publishers.errors import BrokerError

@@ -12,6 +12,7 @@ from controller.config import Config, SignalConfig
 from controller.errors import ConfigError
 from controller.gpu.nvml.backend import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
+from controller.history.energy_history.recorder import FILE, HistoryRecorder
 from controller.ports import Backend
 from controller.signal.history_store import HistoryStore
 from gridchase.cli.verb import VERSION
@@ -53,6 +54,7 @@ async def opened_node(
                 clock=clock,
                 connect=lambda will, birth: bus_of(config, password, will, birth),
                 store=store,
+                history=recorder_of(config, clock),
                 jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
                 waits_for_driver=waits_for_driver,
             )
@@ -91,6 +93,14 @@ def opened_store(config: Config, *, is_read_only: bool = False) -> Iterator[Hist
         yield store
     finally:
         store.close()
+
+
+def recorder_of(config: Config, clock: Clock) -> HistoryRecorder | None:
+    """Return what records the history of a node; None where that is not asked for."""
+    if not config.history.enabled:
+        return None
+    path = Path(config.node.state_dir) / FILE
+    return HistoryRecorder(path, topics=Topics(config.bus.root), clock=clock, config=config.history)
 
 
 def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:

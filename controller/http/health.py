@@ -57,6 +57,7 @@ class Snapshot:
         flooding: who sends too many now.
         n_runs: how many training runs there are.
         gpus: by UUID, what is known of each GPU.
+        history_fault: why the history is not written now, a sentence; "" while it is.
     """
 
     connected: bool
@@ -71,6 +72,7 @@ class Snapshot:
     flooding: tuple[str, ...] = ()
     n_runs: int
     gpus: Mapping[str, GpuSnapshot]
+    history_fault: str = ""
 
     def troubles(self) -> list[str]:
         """Return what keeps the controller from its work, a sentence each; empty when it is ready."""
@@ -92,6 +94,7 @@ class Snapshot:
     def notes(self) -> list[str]:
         """Return what is left alone, what is not known of grid and boards, and who floods the bus."""
         doubts = [f"signal: {self.signal_detail}"] if self.signal_detail else []
+        doubts += [self.history_fault] if self.history_fault else []
         doubts += [gpu.absence for gpu in self.gpus.values() if gpu.absence]
         doubts += [f"{uuid}: meter rejected: {doubt}" for uuid, gpu in self.gpus.items() for doubt in gpu.doubts]
         doubts += [

@@ -14,6 +14,7 @@ import msgspec
 
 from controller.app import NodeContext, run_controller
 from controller.config import load_config
+from controller.history.energy_history.recorder import HistoryRecorder
 from controller.signal.history_store import HistoryStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import Source
@@ -66,12 +67,14 @@ class Site:
         *overrides: str,
         providers: Sequence[Provider] = (),
         store: HistoryStore | None = None,
+        history: Path | None = None,
         waits_for_driver: bool = False,
     ) -> None:
         self._waits_for_driver = waits_for_driver
         self.gpus = list(gpus)
         self.bus = FakeBus()
         self._store = store
+        self._history = history
         self.clock = LoopClock()
         self.backend = FakeBackend(self.gpus)
         self.processes = FakeProcessTable()
@@ -95,6 +98,7 @@ class Site:
             clock=self.clock,
             connect=self._connect,
             store=self._store,
+            history=self._recorder(),
             processes=self.processes,
             waits_for_driver=self._waits_for_driver,
         )
@@ -129,6 +133,11 @@ class Site:
             for payload in self.bus.payloads(TOPICS.run(RunKey(USER, job, run), "energy"))
             if payload
         ]
+
+    def _recorder(self) -> HistoryRecorder | None:
+        if self._history is None:
+            return None
+        return HistoryRecorder(self._history, topics=TOPICS, clock=self.clock, config=self.config.history)
 
     def _connect(self, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> FakeBus:
         self.bus.will, self.bus.birth = will, birth

@@ -7,6 +7,7 @@ trials of one job lie side by side.
 A change here needs a migration in `migrations/versions`; a test compares the two.
 """
 
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import (
@@ -27,6 +28,10 @@ from sqlalchemy import (
     text,
 )
 
+from policies.database.migration import Migrations
+
+MIGRATIONS: Final = Migrations(scripts=Path(__file__).parent / "migrations", lock=0x6772_6964_6368_6173)
+"""The lock's key is the bytes of "gridchas"."""
 METADATA: Final = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",

@@ -16,10 +16,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from policies.service.errors import StoreUnavailableError
+from policies.database.backends import Database, make_database
+from policies.database.errors import DatabaseUnavailableError, DatabaseUrlError, DatabaseVersionError
+from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError
 from policies.service.store import queries
-from policies.service.store.backends import Database, make_database
-from policies.service.store.migration import is_current, migrate
+from policies.service.store.schema import MIGRATIONS
 from publishers.shared.log_once import FaultLog
 
 MIGRATION_TIMEOUT_S: Final = 60.0
@@ -95,11 +96,19 @@ class Store:
             StoreVersionError: it has the schema of another version.
             StoreUnavailableError: it is away, full, out of order, or too slow.
         """
-        database = self._connect()
         try:
-            if not await self._run("read", database, is_current, self._timeout_s):
-                await self._run("write", database, migrate, MIGRATION_TIMEOUT_S)
+            database = self._connect()
+        except DatabaseUrlError as error:
+            raise RequestError([str(error)]) from error
+        except DatabaseUnavailableError as error:
+            raise StoreUnavailableError(str(error)) from error
+        try:
+            if not await self._run("read", database, MIGRATIONS.is_current, self._timeout_s):
+                await self._run("write", database, MIGRATIONS.migrate, MIGRATION_TIMEOUT_S)
                 _LOGGER.info("%s: created the tables of this version", database.name)
+        except DatabaseVersionError as error:
+            await self._close(database)
+            raise StoreVersionError(str(error)) from error
         except BaseException:
             await self._close(database)
             raise
@@ -190,7 +199,8 @@ def store_at(url: str, *, password: str = "", timeout_s: float) -> Store:
         password: for PostgreSQL, in place of one in the URL.
         timeout_s: for one transaction [s].
     """
-    return Store(partial(make_database, url, password=password, timeout_s=timeout_s), timeout_s=timeout_s)
+    connect = partial(make_database, url, client="gridchase policy", password=password, timeout_s=timeout_s)
+    return Store(connect, timeout_s=timeout_s)
 
 
 @asynccontextmanager

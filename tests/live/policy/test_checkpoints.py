@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, make_url
 
-from policies.service.store import backends
-from policies.service.store.backends import SqliteDatabase
+from policies.database import backends
+from policies.database.backends import SqliteDatabase
 
 pytestmark = pytest.mark.live
 
@@ -29,7 +29,7 @@ def _n_in_file(path: Path) -> int:
 
 async def test_what_is_committed_is_copied_to_the_file_beside_the_writer(tmp_path: Path) -> None:
     path = tmp_path / "policy.db"
-    database = SqliteDatabase(make_url(f"sqlite:///{path}"), timeout_s=10.0)
+    database = SqliteDatabase(make_url(f"sqlite:///{path}"), client="test", timeout_s=10.0)
     try:
         await database.write(_begin)
         for _ in range(backends._CHECKPOINT_WRITES):

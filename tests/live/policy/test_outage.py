@@ -18,12 +18,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, text
 
+from policies.database.backends import make_database
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError
 from policies.service.records import JobKey, Result
-from policies.service.store import migration
-from policies.service.store.backends import make_database
-from policies.service.store.schema import METADATA
+from policies.service.store.schema import METADATA, MIGRATIONS
 from policies.service.store.store import open_store
 from tests.live.conftest import eventually
 from tests.live.policy.outages import (
@@ -90,9 +89,7 @@ async def test_migrations_make_what_the_schema_says(url: str) -> None:
 
 async def test_jobs_of_before_users_are_nobodys_and_lose_nothing(url: str) -> None:
     def make_old(connection: Connection) -> None:
-        config = migration._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
+        command.upgrade(MIGRATIONS.config(connection), "0004")
         connection.execute(text("INSERT INTO jobs VALUES ('bert', '[16, 32]', 32, 1.0, NULL, 0.25, NULL, NULL)"))
         connection.execute(
             text(
@@ -101,7 +98,7 @@ async def test_jobs_of_before_users_are_nobodys_and_lose_nothing(url: str) -> No
             )
         )
 
-    database = make_database(url, password="", timeout_s=PATIENT_S)
+    database = make_database(url, client="test", password="", timeout_s=PATIENT_S)
     await database.write(make_old)
     await database.close()
     async with open_repositories(url) as db:

@@ -13,9 +13,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from policies.service.config import LearningConfig
 from policies.service.errors import StoreUnavailableError, StoreVersionError
-from policies.service.store.migration import is_current
 from policies.service.store.queries import add_claim
-from policies.service.store.schema import METADATA
+from policies.service.store.schema import METADATA, MIGRATIONS
 from policies.service.store.store import Store
 from tests.policies.service.repositories import Repositories
 
@@ -264,7 +263,7 @@ class LateDatabase(FakeDatabase):
 
     async def read(self, work: Callable[[Connection], Answer]) -> Answer:
         """Return that the tables are there, or what work finds."""
-        return cast("Answer", True) if work is is_current else await super().read(work)
+        return cast("Answer", True) if work == MIGRATIONS.is_current else await super().read(work)
 
     async def close(self) -> None:
         """Count the ends."""

@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from policies.service.errors import RequestError, StoreUnavailableError
+from policies.database.errors import DatabaseUnavailableError, DatabaseUrlError
 from publishers.shared.files.private_dir import make_private_file
 from publishers.shared.worker_thread import WorkerThreads
 
@@ -68,17 +68,18 @@ class SqliteDatabase:
 
     Args:
         url: `sqlite:///path`.
+        client: who uses it, for the names of threads.
         timeout_s: how long callers wait for a transaction [s].
 
     Raises:
-        RequestError: the URL names no file, or has options.
-        StoreUnavailableError: the file cannot be made.
+        DatabaseUrlError: the URL names no file, or has options.
+        DatabaseUnavailableError: the file cannot be made.
     """
 
-    def __init__(self, url: URL, *, timeout_s: float) -> None:
+    def __init__(self, url: URL, *, client: str, timeout_s: float) -> None:
         if url.database in {None, "", ":memory:"} or url.query:
-            raise RequestError(
-                [f"url = {url.render_as_string()}: SQLite needs a file, and no options: sqlite:///path/to/file"]
+            raise DatabaseUrlError(
+                f"url = {url.render_as_string()}: SQLite needs a file, and no options: sqlite:///path/to/file"
             )
         self.name = f"sqlite:///{url.database}"
         _make_file(Path(str(url.database)))
@@ -91,14 +92,14 @@ class SqliteDatabase:
             f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
         )
         # BEGIN IMMEDIATE takes the write lock at once, so a transaction waits there and cannot fail later.
-        self._writer = _make_engine(url, 1, pragmas=pragmas, begin="BEGIN IMMEDIATE")
-        self._reader = _make_engine(url, N_READERS, pragmas=(*pragmas, "query_only = ON"), begin="BEGIN")
-        self._checkpointer = _make_engine(url, 1, pragmas=pragmas, begin="")
-        self._writers = WorkerThreads("policy store: write")
-        self._checkpointers = WorkerThreads("policy store: checkpoint")
+        self._writer = make_sqlite_engine(url, 1, pragmas=pragmas, begin="BEGIN IMMEDIATE")
+        self._reader = make_sqlite_engine(url, N_READERS, pragmas=(*pragmas, "query_only = ON"), begin="BEGIN")
+        self._checkpointer = make_sqlite_engine(url, 1, pragmas=pragmas, begin="")
+        self._writers = WorkerThreads(f"{client}: write")
+        self._checkpointers = WorkerThreads(f"{client}: checkpoint")
         self._is_checkpointing = threading.Event()
         self._n_writes = 0
-        self._readers = WorkerThreads("policy store: read", N_READERS)
+        self._readers = WorkerThreads(f"{client}: read", N_READERS)
 
     async def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return what `work` finds in one transaction."""
@@ -151,10 +152,10 @@ def _make_file(path: Path) -> None:
         make_private_file(path)
     except OSError as error:
         mend = "check the directory, its owner and its space"
-        raise StoreUnavailableError(f"{path}: {error.strerror}; {mend}") from error
+        raise DatabaseUnavailableError(f"{path}: {error.strerror}; {mend}") from error
 
 
-def _make_engine(url: URL, size: int, *, pragmas: tuple[str, ...], begin: str) -> Engine:
+def make_sqlite_engine(url: URL, size: int, *, pragmas: tuple[str, ...], begin: str) -> Engine:
     """Return an engine that begins transactions explicitly; the driver does so late, and not for every statement.
 
     With an empty `begin` each statement is a transaction.
@@ -181,21 +182,20 @@ class PostgresDatabase:
 
     Args:
         url: `postgresql://user@host/name`, with `?sslmode=…` or `?host=/directory/of/the/socket` where needed.
+        client: who uses it, for the lists of the server.
         timeout_s: how long callers wait for a transaction [s].
 
     Raises:
-        RequestError: the driver is not installed, or the URL has an unknown option.
+        DatabaseUrlError: the driver is not installed, or the URL has an unknown option.
     """
 
-    def __init__(self, url: URL, *, timeout_s: float) -> None:
+    def __init__(self, url: URL, *, client: str, timeout_s: float) -> None:
         if importlib.util.find_spec("asyncpg") is None:
-            raise RequestError(["PostgreSQL needs the package asyncpg: pip install 'gridchase[postgres]'"])
+            raise DatabaseUrlError("PostgreSQL needs the package asyncpg: pip install 'gridchase[postgres]'")
         if unknown := set(url.query) - _POSTGRES_OPTIONS:
-            raise RequestError(
-                [
-                    f"option {key} of the database's URL: only {', '.join(sorted(_POSTGRES_OPTIONS))} are known"
-                    for key in unknown
-                ]
+            known = ", ".join(sorted(_POSTGRES_OPTIONS))
+            raise DatabaseUrlError(
+                "; ".join(f"option {key} of the database's URL: only {known} are known" for key in sorted(unknown))
             )
         self.name = url.set(drivername="postgresql").render_as_string()  # with stars for the password
         # libpq says sslmode, and the driver ssl; the values are the same.
@@ -211,7 +211,7 @@ class PostgresDatabase:
             connect_args={
                 "timeout": timeout_s,
                 "server_settings": {
-                    "application_name": "gridchase policy",
+                    "application_name": client,
                     "statement_timeout": patience_ms,
                     "lock_timeout": patience_ms,
                     "idle_in_transaction_session_timeout": f"{timeout_s * 1000:.0f}",  # if this process hangs
@@ -256,21 +256,22 @@ def _ignore_orphaned_futures(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(handle)
 
 
-def make_database(url: str, *, password: str, timeout_s: float) -> Database:
-    """Return the database of a URL; nothing is connected yet.
+def make_database(url: str, *, client: str, password: str, timeout_s: float) -> Database:
+    """Return the database of a URL for a client of this name; nothing is connected yet.
 
     Raises:
-        RequestError: the URL is none that can be used here; the message says what to do.
-        StoreUnavailableError: the file of an SQLite database cannot be made.
+        DatabaseUrlError: the URL is none that can be used here; the message says what to do.
+        DatabaseUnavailableError: the file of an SQLite database cannot be made.
     """
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise RequestError([f"the database's URL cannot be read: must be {_FORMS}"]) from error
+        raise DatabaseUrlError(f"the database's URL cannot be read: must be {_FORMS}") from error
     match parsed.drivername:
         case "sqlite":
-            return SqliteDatabase(parsed, timeout_s=timeout_s)
+            return SqliteDatabase(parsed, client=client, timeout_s=timeout_s)
         case "postgresql" | "postgresql+asyncpg":
-            return PostgresDatabase(parsed.set(password=password) if password else parsed, timeout_s=timeout_s)
+            parsed = parsed.set(password=password) if password else parsed
+            return PostgresDatabase(parsed, client=client, timeout_s=timeout_s)
         case other:
-            raise RequestError([f"databases of the kind {other} are not supported: must be {_FORMS}"])
+            raise DatabaseUrlError(f"databases of the kind {other} are not supported: must be {_FORMS}")

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from controller.cli.lasting_output import PATIENCE_S, lasting_output
+from gridchase.cli.lasting_output import PATIENCE_S, lasting_output
 
 MANY = 100
 

@@ -1,0 +1,237 @@
+"""`gridchase report`: what the runs of a node used and saved, by job, user, day, run or GPU, from its history."""
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from sqlalchemy import Connection
+
+from controller.cli.configuration import add_configuration
+from controller.cli.output import Terminal, plain_table, print_json, shown
+from controller.config import load_config
+from controller.errors import ConfigError, ControllerError
+from controller.history.energy_history.growth import day_of
+from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, oldest_s, run_parts
+from controller.history.energy_history.recorder import FILE
+from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
+from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from policies.vocabulary.units import JOULES_PER_KWH, duration_text
+
+_GROUPS: Final[dict[str, Callable[[Part], str]]] = {
+    "job": lambda part: f"{part.user}/{part.job}",
+    "user": lambda part: part.user,
+    "run": lambda part: f"{part.user}/{part.job}/{part.run}",
+}
+_MONTH: Final = re.compile(r"(\d{4})-(\d{2})")
+_DAYS: Final = re.compile(r"(\d{1,5})d")
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A report, as JSON; `since_s` and `until_s` are Unix seconds."""
+
+    since_s: float
+    until_s: float
+    by: str
+    headline: str
+    combined: str
+    total: Entry
+    rows: list[Entry]
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_configuration(verb)
+    verb.add_argument("--database", type=Path, metavar="FILE", help=f"default: {FILE} in the node's state directory")
+    verb.add_argument("--by", choices=("job", "user", "day", "run", "gpu"), default="job", help="default: job")
+    for name in RunFilter._fields:
+        verb.add_argument(f"--{name}", help=f"only this {name}")
+    period = verb.add_mutually_exclusive_group()
+    period.add_argument("--month", type=_month, metavar="2026-11", help="a month, by this machine's time zone")
+    period.add_argument(
+        "--since", type=_since, metavar="2026-11-05", help="since a day or moment, or for so many days: 7d"
+    )
+    form = verb.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    verb.set_defaults(do=report, default_log_level="warning")
+
+
+def _month(text: str) -> Period:
+    match = _MONTH.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= 12:  # noqa: PLR2004 — months
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a month, such as 2026-11")
+    year, month = int(match[1]), int(match[2])
+    begin, end = datetime(year, month, 1).astimezone(), datetime(year + month // 12, month % 12 + 1, 1).astimezone()
+    return Period(begin.timestamp(), end.timestamp())
+
+
+def _since(text: str) -> Period:
+    if match := _DAYS.fullmatch(text):
+        return Period((datetime.now().astimezone() - timedelta(days=int(match[1]))).timestamp(), float("inf"))
+    try:
+        return Period(datetime.fromisoformat(text).astimezone().timestamp(), float("inf"))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be a day or a moment, such as 2026-11-05, or a number of days, such as 7d"
+        ) from error
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the report.
+
+    Raises:
+        ConfigError: GPUs cannot be told apart by run.
+        ControllerError: the history cannot be read.
+    """
+    which = RunFilter(options.user, options.job, options.run)
+    if options.by == "gpu" and any(which):
+        raise ConfigError(["--by gpu: counts all that a GPU used; leave out --user, --job and --run"])
+    path = options.database or Path(load_config(options.config, options.set).node.state_dir) / FILE
+    now_s = datetime.now().astimezone().timestamp()
+    try:
+        found = read_history(
+            path, lambda connection: _report(connection, options.by, which, options.month or options.since, now_s)
+        )
+    except (DatabaseUnavailableError, DatabaseVersionError) as error:
+        raise ControllerError(str(error)) from error
+    if options.json:
+        print_json(found)
+    elif options.csv:
+        _print_csv(found.rows)
+    else:
+        _print(found, Terminal())
+    return 0
+
+
+def _report(connection: Connection, by: str, which: RunFilter, period: Period | None, now_s: float) -> Report:
+    since_s = period.since_s if period else oldest_s(connection) or now_s
+    period = Period(since_s, min(period.until_s if period else now_s, now_s))
+    parts = run_parts(connection, period, which)
+    total = entry_of("total", parts)
+    if by == "gpu":
+        rows = gpu_entries(connection, period)
+        total = sum_of_gpus("total", rows)
+    elif by == "day":
+        rows = [entry_of(name, run_parts(connection, day, which)) for name, day in _days(period)]
+        rows = [row for row in rows if row.runs]
+    else:
+        groups: dict[str, list[Part]] = {}
+        for part in parts:
+            groups.setdefault(_GROUPS[by](part), []).append(part)
+        rows = [entry_of(name, group) for name, group in groups.items()]
+    return Report(
+        since_s=period.since_s,
+        until_s=period.until_s,
+        by=by,
+        headline=headline(total, period, what=f"{len(rows)} GPUs" if by == "gpu" else None),
+        combined=HOW_COMBINED,
+        total=total,
+        rows=rows,
+    )
+
+
+def _days(period: Period) -> Iterator[tuple[str, Period]]:
+    at_s = period.since_s
+    while at_s < period.until_s:
+        _, end_s = day_of(at_s, None)
+        yield f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}", Period(at_s, min(end_s, period.until_s))
+        at_s = end_s
+
+
+def headline(total: Entry, period: Period, *, what: str | None = None) -> str:
+    """Return what was used and saved, as a sentence; `what` is what has, where it is not runs."""
+    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M}" for at_s in period)
+    if what is not None:
+        return f"From {begin} to {end}, {what} used {_used(total)}, with runs and without."
+    if not total.runs:
+        return f"From {begin} to {end} there was no run."
+    used = f"From {begin} to {end}, {total.runs} run{'s' if total.runs > 1 else ''} used {_used(total)}"
+    if not total.measured_runs:
+        return f"{used}; it is {TOO_EARLY} what was saved."
+    known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
+    return f"{used}, and saved {_saved(total)} against the same work at the prior limits{_slower(total)}{known}."
+
+
+def _used(entry: Entry) -> str:
+    texts = [_energy(entry.energy_j or 0.0)]
+    if entry.carbon_g is not None:
+        texts.append(f"{_mass(entry.carbon_g)} CO2e")
+    if entry.cost is not None:
+        texts.append(_money(entry.cost, entry.currency))
+    return ", ".join(texts)
+
+
+def _saved(entry: Entry) -> str:
+    """Return what was saved first of all: carbon, else money, else energy; with its interval."""
+    if entry.saved_carbon_g is not None:
+        amount, half, ratio = entry.saved_carbon_g, entry.saved_carbon_ci90_g or 0.0, entry.saved_carbon_ratio
+        text, ends = f"{_mass(amount)} CO2e", (_mass(amount - half), _mass(amount + half))
+    elif entry.saved_cost is not None:
+        amount, half, ratio = entry.saved_cost, entry.saved_cost_ci90 or 0.0, entry.saved_cost_ratio
+        text = _money(amount, entry.currency)
+        ends = _money(amount - half, entry.currency), _money(amount + half, entry.currency)
+    elif entry.saved_energy_j is not None:
+        amount, half, ratio = entry.saved_energy_j, entry.saved_energy_ci90_j or 0.0, entry.saved_energy_ratio
+        text, ends = _energy(amount), (_energy(amount - half), _energy(amount + half))
+    else:
+        return TOO_EARLY
+    share = "" if ratio is None else f", {100 * ratio:.1f} %"
+    return f"{text}{share} (90 %: {ends[0]} to {ends[1]})"
+
+
+def _slower(entry: Entry) -> str:
+    return "" if entry.slowdown_ratio is None else f", for {100 * (entry.slowdown_ratio - 1):.1f} % more time"
+
+
+def _energy(energy_j: float) -> str:
+    return f"{energy_j / JOULES_PER_KWH:.2f} kWh"
+
+
+def _mass(mass_g: float) -> str:
+    return f"{mass_g / 1e3:.2f} kg" if abs(mass_g) >= 1e3 else f"{mass_g:.0f} g"  # noqa: PLR2004 — a kilogram
+
+
+def _money(cost: float, currency: str | None) -> str:
+    return f"{cost:.2f} {currency or ''}".rstrip()
+
+
+def _print(found: Report, console: Console) -> None:
+    console.print(shown(found.headline), highlight=False, soft_wrap=True)
+    if not found.rows:
+        return
+    table = plain_table()
+    table.add_column(found.by)
+    if found.by != "gpu":
+        for name in ("runs", "time"):
+            table.add_column(name, justify="right")
+    table.add_column("used")
+    if found.by != "gpu":
+        table.add_column("saved")
+        table.add_column("slower", justify="right")
+    for row in found.rows:
+        table.add_row(*map(shown, _cells(row)))
+    console.print(table)
+    if found.by != "gpu":
+        console.print(shown(found.combined), style="dim", highlight=False, soft_wrap=True)
+
+
+def _cells(row: Entry) -> list[str]:
+    if row.runs is None:
+        return [row.name, _used(row)]
+    slower = "" if row.slowdown_ratio is None else f"{100 * (row.slowdown_ratio - 1):.1f} %"
+    return [row.name, str(row.runs), duration_text(row.duration_s or 0.0), _used(row), _saved(row), slower]
+
+
+def _print_csv(rows: Sequence[Entry]) -> None:
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(Entry.__struct_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(msgspec.to_builtins(row) for row in rows)

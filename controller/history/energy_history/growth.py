@@ -1,0 +1,136 @@
+"""The growth of cumulative values, so that quarter-hours add up to days, months and the run, exactly.
+
+What a quarter-hour has used, or saved, is what a cumulative value has grown by since the one before it. The sum of all
+growth is the last value, whenever values were read and whatever the clock did (a telescoping sum).
+"""
+
+from datetime import datetime, timedelta, tzinfo
+from typing import Final, NamedTuple
+
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
+
+QUARTER_S: Final = 900
+"""Time zones differ by multiples of it: each day of each of them is a number of quarter-hours."""
+NEW_ACCOUNT_S: Final = 60.0
+"""A new account is heard of within this time of its beginning, whatever the clock does meanwhile [s]."""
+
+USED: Final = ("duration_s", "energy_j", "carbon_g", "cost")
+ONLY_GROWING: Final = ("duration_s", "energy_j", "carbon_g")
+"""With a negative price, a cost may fall."""
+COMPARED: Final = tuple(f"compared_{name}" for name in USED)
+"""What was used, as far as there is evidence of what the same work would have used at the prior limit."""
+BASELINE: Final = tuple(f"baseline_{name}" for name in USED)
+"""What that is. The difference to what is compared is saved (of the duration: lost)."""
+RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE)
+GPU_AMOUNTS: Final = ("energy_j", "carbon_g", "cost")
+
+Amounts = dict[str, float | None]
+"""By the name of the quantity; None where it is not known."""
+
+
+class RunAccount(NamedTuple):
+    """What was counted of a run until its newest record.
+
+    Attributes:
+        time_s: of that record [Unix s].
+        counted: the sum of all growth.
+        current: what that record says: of the controller's present account of the run.
+        earlier: what was counted of accounts before, which were lost.
+    """
+
+    time_s: float
+    counted: Amounts
+    current: Amounts
+    earlier: Amounts
+
+
+def quarter_of(time_s: float) -> int:
+    """Return when the quarter-hour of a moment began [Unix s]."""
+    return int(time_s // QUARTER_S) * QUARTER_S
+
+
+def day_of(time_s: float, zone: tzinfo | None) -> tuple[int, int]:
+    """Return when the day of a moment begins and ends [Unix s]; None is the zone of this machine."""
+    date = datetime.fromtimestamp(time_s, zone).date()
+    begin, end = (
+        datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(zone) for day in (date, date + timedelta(days=1))
+    )
+    return int(begin.timestamp()), int(end.timestamp())
+
+
+def run_amounts(record: RunEnergy) -> Amounts:
+    """Return the cumulative values of a record of a run.
+
+    Without evidence nothing is known to compare; only the final record says that there is none at all: a zero.
+    """
+    used: Amounts = {name: getattr(record, name) for name in USED}
+    if record.evidence not in KNOWN_EVIDENCE:
+        nothing = 0.0 if record.final else None
+        return used | {name: None if used[_bare(name)] is None else nothing for name in (*COMPARED, *BASELINE)}
+    compared: Amounts = {f"compared_{name}": value for name, value in used.items()}
+    baseline = _baseline(record)
+    known = {_bare(name) for name, value in baseline.items() if value is not None}
+    return used | {name: value if _bare(name) in known else None for name, value in (compared | baseline).items()}
+
+
+def run_growth(account: RunAccount | None, record: RunEnergy) -> tuple[RunAccount, Amounts]:
+    """Return the account of a run with a new record, and by how much it has grown.
+
+    A record below what was counted, such as one without the other nodes just after a restart of the leader, adds
+    nothing until it has caught up; the final one counts as it is. Values that began anew add to what there was.
+    """
+    current = run_amounts(record)
+    time_s = record.time_s or 0.0
+    if account is None:
+        account = RunAccount(time_s, {}, {}, {})
+    earlier = account.counted if _is_new_account(account, current, time_s) else account.earlier
+    total: Amounts = {
+        name: account.counted.get(name) if value is None else (earlier.get(name) or 0.0) + value
+        for name, value in current.items()
+    }
+    if not record.final and (total["energy_j"] or 0.0) < (account.counted.get("energy_j") or 0.0):
+        return RunAccount(time_s, account.counted, current, earlier), {}
+    return RunAccount(time_s, total, current, earlier), growth(account.counted, total)
+
+
+def growth(before: Amounts, after: Amounts) -> Amounts:
+    """Return by how much values have grown; one that was not known before has grown from nothing."""
+    return {name: None if value is None else value - (before.get(name) or 0.0) for name, value in after.items()}
+
+
+def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool) -> Amounts:
+    """Return by how much the counters of a GPU have grown, which begin anew with each controller."""
+    known_j, now_j = before.get("energy_j"), after["energy_j"]
+    if not is_same_controller or (known_j is not None and now_j is not None and now_j < known_j):
+        before = {}
+    return growth(before, after)
+
+
+def added(amounts: Amounts, more: Amounts) -> Amounts:
+    """Return the sum of two; what neither knows is not known."""
+    total = dict(amounts)
+    for name, value in more.items():
+        total[name] = total.get(name) if value is None else (total.get(name) or 0.0) + value
+    return total
+
+
+def _is_new_account(account: RunAccount, current: Amounts, time_s: float) -> bool:
+    """Return whether a record is of an account that began after the record before it.
+
+    Its energy has fallen, and it covers no more time than has passed since. An older checkpoint covers all of the run.
+    """
+    has_fallen = (current["energy_j"] or 0.0) < (account.current.get("energy_j") or 0.0)
+    return has_fallen and (current["duration_s"] or 0.0) <= max(time_s - account.time_s, NEW_ACCOUNT_S)
+
+
+def _baseline(record: RunEnergy) -> Amounts:
+    """Return what the same work would have used; its cost by the share that was saved, where that is of the cost."""
+    amounts: Amounts = {name: getattr(record, name, None) for name in BASELINE}
+    saved_ratio = 1.0 if record.saved_ratio is None else record.saved_ratio
+    if record.cost is not None and record.carbon_g is None and saved_ratio < 1:
+        amounts["baseline_cost"] = record.cost / (1 - saved_ratio)
+    return amounts
+
+
+def _bare(name: str) -> str:
+    return name.partition("_")[2]

@@ -1,0 +1,144 @@
+"""The SQLite file of a node's history: made, brought to this version's schema, and moved aside where it is damaged.
+
+All calls are made in one thread, and wait for the disk.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
+
+from controller.config import HistoryConfig
+from controller.history.energy_history.schema import MIGRATIONS
+from controller.history.energy_history.writing import tidy, write_messages
+from policies.database.backends import make_sqlite_engine
+from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from publishers.messages.topics import Topics
+from publishers.shared.files.private_dir import make_private_file
+
+TIDY_PERIOD_S: Final = 3_600.0
+_PRAGMAS: Final = ("busy_timeout = 3000", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_REST: Final = ("", "-wal", "-shm")
+"""What an SQLite database in write-ahead mode consists of."""
+
+_LOGGER = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class HistoryFile:
+    """A node's history.
+
+    Args:
+        path: the file; it and its directory are made where they are missing, for their owner alone.
+        topics: those below the configured root.
+        config: how long what is kept.
+        session_s: when the controller started [Unix s].
+    """
+
+    def __init__(self, path: Path, *, topics: Topics, config: HistoryConfig, session_s: float) -> None:
+        self._path = path
+        self._topics = topics
+        self._config = config
+        self._session_s = session_s
+        self._engine: Engine | None = None
+        self._tidied_s: float | None = None
+
+    def write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
+        """Write messages, all or none; once an hour, merge and drop what is old.
+
+        Raises:
+            OSError: the file cannot be written; the message says why, and what to do.
+        """
+        try:
+            self._write(messages, now_s=now_s)
+        except DatabaseVersionError as error:
+            self.close()
+            raise DatabaseUnavailableError(f"{self._path}: {error}") from error
+        except SQLAlchemyError as error:
+            self.close()
+            if not _is_damage(error):
+                raise self._unavailable(_said(error)) from error
+            self._move_aside()
+            self._write(messages, now_s=now_s)
+
+    def close(self) -> None:
+        """Close the file."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.dispose()
+
+    def _write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
+        engine = self._engine or self._open()
+        self._engine = engine
+        is_due = self._tidied_s is None or not 0 <= now_s - self._tidied_s < TIDY_PERIOD_S
+        with engine.begin() as connection:
+            write_messages(connection, messages, topics=self._topics, session_s=self._session_s)
+        if is_due:
+            with engine.begin() as connection:
+                tidy(connection, now_s=now_s, config=self._config)
+            self._tidied_s = now_s
+
+    def _open(self) -> Engine:
+        try:
+            make_private_file(self._path)
+        except OSError as error:
+            raise self._unavailable(error.strerror or str(error)) from error
+        engine = make_sqlite_engine(
+            URL.create("sqlite", database=str(self._path)), 1, pragmas=_PRAGMAS, begin="BEGIN IMMEDIATE"
+        )
+        try:
+            with engine.begin() as connection:
+                MIGRATIONS.migrate(connection)
+        except BaseException:
+            engine.dispose()
+            raise
+        return engine
+
+    def _unavailable(self, why: str) -> DatabaseUnavailableError:
+        return DatabaseUnavailableError(f"{self._path}: {why}; check the directory, its owner and its space")
+
+    def _move_aside(self) -> None:
+        aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+        for end in _REST:
+            file = Path(f"{self._path}{end}")
+            if file.exists():
+                file.rename(f"{aside}{end}")
+        _LOGGER.warning("%s is damaged: it is kept as %s, and a new history begins", self._path, aside)
+
+
+def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
+    """Return what `work` finds in a history that is only read, also while a controller writes it.
+
+    Raises:
+        DatabaseUnavailableError: there is no such file, or it cannot be read.
+        DatabaseVersionError: it is of another version.
+    """
+    if not path.is_file():
+        raise DatabaseUnavailableError(f"{path}: there is no history yet; it is made by the controller of a node")
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=3.0))
+    try:
+        with engine.connect() as connection:
+            if not MIGRATIONS.is_current(connection):
+                raise DatabaseVersionError(f"{path} is of another version: let its controller of this version start")
+            return work(connection)
+    except SQLAlchemyError as error:
+        raise DatabaseUnavailableError(f"{path}: {_said(error)}; check who may read it") from error
+    finally:
+        engine.dispose()
+
+
+def _is_damage(error: SQLAlchemyError) -> bool:
+    origin = error.orig if isinstance(error, DatabaseError) else None
+    return getattr(origin, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def _said(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -1,0 +1,70 @@
+"""Reads the rows of a history, in the transaction of a connection."""
+
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, Table, func, select
+
+from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
+from controller.history.energy_history.report import Entry, Part, whole_runs
+from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from publishers.messages.codec import decode
+from publishers.messages.reports import RunEnergy
+
+
+class Period(NamedTuple):
+    """From when, inclusive, until when, exclusive [Unix s]."""
+
+    since_s: float
+    until_s: float
+
+
+class RunFilter(NamedTuple):
+    """Which runs; None is any."""
+
+    user: str | None = None
+    job: str | None = None
+    run: str | None = None
+
+
+def oldest_s(connection: Connection) -> float | None:
+    """Return when the oldest quarter-hour or day begins [Unix s]; None: there is none."""
+    starts_s = [
+        connection.execute(select(func.min(table.c.starts_s))).scalar() for table in (RUN_QUARTERS, GPU_QUARTERS)
+    ]
+    return min((float(value) for value in starts_s if value is not None), default=None)
+
+
+def run_parts(connection: Connection, period: Period, which: RunFilter) -> list[Part]:
+    """Return what each run used and saved in a period, each run once; those that did neither are left out."""
+    sums = _sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period)
+    condition = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
+    rows = connection.execute(select(RUNS).where(*condition).order_by(RUNS.c.began_s)).mappings()
+    return whole_runs(
+        (
+            Part(row["user"], row["job"], row["run"], decode(row["record"].encode(), RunEnergy), sums[row["id"]]),
+            row["node"],
+        )
+        for row in rows
+        if row["id"] in sums
+    )
+
+
+def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
+    """Return what each GPU used in a period, with runs and without."""
+    sums = _sums(connection, GPU_QUARTERS, GPU_AMOUNTS, period)
+    rows = connection.execute(select(GPUS).order_by(GPUS.c.node, GPUS.c.gpu_index)).mappings()
+    return [
+        msgspec.structs.replace(
+            Entry(name=f"{row['node']}/{row['gpu_uuid']}", currency=row["currency"]), **sums[row["id"]]
+        )
+        for row in rows
+        if row["id"] in sums
+    ]
+
+
+def _sums(connection: Connection, table: Table, names: tuple[str, ...], period: Period) -> dict[int, Amounts]:
+    columns = [func.sum(table.c[name]).label(name) for name in names]
+    is_in = (table.c.starts_s >= period.since_s) & (table.c.starts_s < period.until_s)
+    found = connection.execute(select(table.c.owner, *columns).where(is_in).group_by(table.c.owner)).mappings()
+    return {row["owner"]: {name: row[name] for name in names} for row in found}

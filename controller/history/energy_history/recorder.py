@@ -1,0 +1,183 @@
+"""Records what the controller publishes in the history of the node. The controller never waits for it.
+
+Publishing puts a message into a bounded queue. A task writes what has come together, in a thread of its own under a
+deadline; what could not be written waits for the next time. Energies are cumulative: of each topic the newest message
+of a quarter-hour is enough and, when the queue is full, the newest alone. Of decisions the oldest are dropped.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from controller.clock import Clock, next_tick_s
+from controller.config import HistoryConfig
+from controller.ports import Bus
+from publishers.messages.topics import Topics
+from publishers.mqtt.receiving.quotas import MessageQuotas
+from publishers.shared.files.disk_thread import DiskThread
+from publishers.shared.log_once import FaultLog
+
+if TYPE_CHECKING:
+    from controller.history.energy_history.history_file import HistoryFile
+
+FILE: Final = "history.sqlite"
+"""In the state directory of a node."""
+PERIOD_S: Final = 30.0
+"""Between two writes: what a kill costs is in the next cumulative value all the same."""
+CLOSE_TIMEOUT_S: Final = 2.0
+WRITE_TIMEOUT_S: Final = 20.0
+"""Nobody waits for it, and the first write imports what SQL needs and makes the tables."""
+MAX_ENERGIES: Final = 5_000
+MAX_DECISIONS: Final = 5_000
+_QUARTER_S: Final = 900.0
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class HistoryRecorder:
+    """The queue before a node's history, and the task that empties it.
+
+    Args:
+        path: the file of the history.
+        topics: those below the configured root.
+        clock: the time.
+        config: how long what is kept.
+        disk: where the file is written; a thread by default.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        topics: Topics,
+        clock: Clock,
+        config: HistoryConfig,
+        disk: DiskThread | None = None,
+    ) -> None:
+        self._path = path
+        self._topics = topics
+        self._clock = clock
+        self._config = config
+        self._session_s = clock.now_s()
+        self._disk = disk or DiskThread("gridchase history", timeout_s=WRITE_TIMEOUT_S)
+        self._file: HistoryFile | None = None
+        self._energies: dict[tuple[str, int], bytes] = {}
+        self._decisions: deque[tuple[str, bytes]] = deque(maxlen=MAX_DECISIONS)
+        self._fault_log = FaultLog(_LOGGER, recovered="the history is written again", log_changes=False)
+
+    @property
+    def fault(self) -> str:
+        """Return why the history is not written now, a sentence; "" while it is."""
+        return self._fault_log.fault
+
+    @property
+    def n_waiting(self) -> int:
+        """Return how many messages wait to be written."""
+        return len(self._energies) + len(self._decisions)
+
+    def record(self, topic: str, payload: bytes) -> None:
+        """Take a message that is published; those that are not of the history are ignored."""
+        if not payload:
+            return
+        if topic.endswith("/limit"):
+            self._decisions.append((topic, payload))
+        elif topic.endswith("/energy"):
+            key = topic, int(self._clock.now_s() // _QUARTER_S)
+            self._energies.pop(key, None)  # the newest comes last
+            self._energies[key] = payload
+            if len(self._energies) > MAX_ENERGIES:
+                self._coalesce()
+
+    def _coalesce(self) -> None:
+        """Keep the newest message of each topic; of too many topics, those that were heard last."""
+        newest: dict[str, tuple[str, int]] = {}
+        for key in reversed(self._energies):
+            newest.setdefault(key[0], key)
+        kept = list(newest.values())[: MAX_ENERGIES // 2]
+        self._energies = {key: self._energies[key] for key in reversed(kept)}
+
+    async def run(self) -> None:
+        """Write what has come together, every `PERIOD_S`, until cancelled."""
+        tick_s = self._clock.now_s()
+        while True:
+            tick_s = next_tick_s(tick_s, period_s=PERIOD_S, now_s=self._clock.now_s())
+            await self._clock.sleep_until(tick_s)
+            await self._flush()
+
+    async def close(self) -> None:
+        """Write what waits, within a bounded time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._flush()
+                await self._disk.run(self._close)
+        if self.n_waiting:
+            _LOGGER.warning("%s: the disk does not answer; the latest is not in the history", self._path)
+
+    async def _flush(self) -> None:
+        energies, self._energies = self._energies, {}
+        decisions, self._decisions = list(self._decisions), deque(maxlen=MAX_DECISIONS)
+        messages = [*((topic, payload) for (topic, _), payload in energies.items()), *decisions]
+        try:
+            await self._disk.run(partial(self._write, messages, self._clock.now_s()))
+        except BaseException as error:
+            # Written or not, it counts once. What was published meanwhile is newer.
+            self._energies = energies | self._energies
+            self._decisions = deque([*decisions, *self._decisions], maxlen=MAX_DECISIONS)
+            if not isinstance(error, OSError):
+                raise
+            self._fault_log.report(f"the history is not written: {error.strerror or error}")
+        else:
+            self._fault_log.clear()
+
+    def _write(self, messages: list[tuple[str, bytes]], now_s: float) -> None:
+        """Write messages; in the thread of the disk, which also imports what SQL needs: some tenths of a second."""
+        if self._file is None:
+            from controller.history.energy_history.history_file import HistoryFile  # noqa: PLC0415
+
+            self._file = HistoryFile(self._path, topics=self._topics, config=self._config, session_s=self._session_s)
+        self._file.write(messages, now_s=now_s)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class RecordedBus:
+    """A bus whose published messages are recorded in the history, too."""
+
+    def __init__(self, bus: Bus, recorder: HistoryRecorder) -> None:
+        self._bus = bus
+        self._recorder = recorder
+
+    @property
+    def connected(self) -> bool:
+        """Return whether the broker is connected now."""
+        return self._bus.connected
+
+    @property
+    def last_error(self) -> str | None:
+        """Return why the broker is not connected, or what it rejected, in a sentence; None while all is well."""
+        return self._bus.last_error
+
+    @property
+    def quotas(self) -> MessageQuotas | None:
+        """Return how many messages of each sender are read; None: all."""
+        return self._bus.quotas
+
+    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
+        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
+        self._bus.subscribe(topic_filter, handler, qos=qos)
+
+    def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
+        """Undo one `subscribe`."""
+        self._bus.unsubscribe(topic_filter, handler)
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
+        """Send a message, and record it."""
+        self._bus.publish(topic, payload, qos=qos, retain=retain)
+        self._recorder.record(topic, payload)

@@ -1,0 +1,110 @@
+"""The tables of the history: runs, GPUs, what each used in each quarter-hour, and the changes of power limits.
+
+Times are Unix seconds. Quarter-hours lie in the order of their time, so those of now are side by side, and a period is
+read in one go. A quarter-hour that was merged into a day has that day's length. There are no foreign keys: without an
+index of their own, each check would read a whole table. A change here needs a migration in `migrations/versions`; a
+test compares the two.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS
+from policies.database.migration import Migrations
+
+MIGRATIONS: Final = Migrations(
+    scripts=Path(__file__).parent / "migrations", lock=0x6869_7374_6F72_7921, version_table="history_version"
+)
+"""The lock's key is the bytes of "history!"."""
+METADATA: Final = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+RUNS: Final = Table(
+    "runs",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("username", String(128), key="user", nullable=False),
+    Column("job", String(64), nullable=False),
+    Column("run", String(64), nullable=False),
+    Column("node", String(64), nullable=False),  # "": the whole run, on all its nodes
+    Column("began_s", Double, nullable=False),
+    Column("heard_s", Double, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("final", Boolean(create_constraint=False), nullable=False),
+    Column("record", Text, nullable=False),  # the newest record as it was published, JSON
+    Column("earlier", JSON, nullable=False),
+    *(Column(name, Double) for name in RUN_AMOUNTS),
+    UniqueConstraint("user", "job", "run", "node"),
+    Index("ix_runs_run", "run"),
+    Index("ix_runs_heard_s", "heard_s"),
+)
+
+RUN_QUARTERS: Final = Table(
+    "run_quarters",
+    METADATA,
+    Column("starts_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Integer, primary_key=True, autoincrement=False),
+    Column("length_s", Integer, nullable=False),
+    *(Column(name, Double) for name in RUN_AMOUNTS),
+    sqlite_with_rowid=False,
+)
+
+GPUS: Final = Table(
+    "gpus",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("node", String(64), nullable=False),
+    Column("gpu_uuid", String(64), nullable=False),
+    Column("gpu_index", Integer),
+    Column("session_s", Double),  # when the controller started whose counters these are
+    *(Column(name, Double) for name in GPU_AMOUNTS),
+    Column("currency", Text),
+    UniqueConstraint("node", "gpu_uuid"),
+)
+
+GPU_QUARTERS: Final = Table(
+    "gpu_quarters",
+    METADATA,
+    Column("starts_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Integer, primary_key=True, autoincrement=False),
+    Column("length_s", Integer, nullable=False),
+    *(Column(name, Double) for name in GPU_AMOUNTS),
+    sqlite_with_rowid=False,
+)
+
+DECISIONS: Final = Table(
+    "decisions",
+    METADATA,
+    Column("time_s", Double, primary_key=True),
+    Column("gpu", Integer, primary_key=True, autoincrement=False),
+    Column("reason", String(64), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("job", String(64)),
+    Column("signal", Text),
+    Column("power_limit_w", Double),
+    Column("requested_power_limit_w", Double),
+    Column("enforced_power_limit_w", Double),
+    Column("previous_power_limit_w", Double),
+    sqlite_with_rowid=False,
+)

@@ -1,0 +1,310 @@
+"""Writes messages of the bus into the history, in the transaction of a connection: energies of runs and GPUs, limits.
+
+Messages hold cumulative values, and the database holds what was counted of them in the same transaction. So a message
+that is written twice counts once, and what was not written is in the next one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import tzinfo
+from typing import Any, Final, NamedTuple, TypeVar
+
+from sqlalchemy import Column, Connection, Table, bindparam, delete, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import RowMapping
+
+from controller.config import HistoryConfig
+from controller.history.energy_history.growth import (
+    GPU_AMOUNTS,
+    ONLY_GROWING,
+    QUARTER_S,
+    RUN_AMOUNTS,
+    Amounts,
+    RunAccount,
+    added,
+    day_of,
+    gpu_growth,
+    quarter_of,
+    run_amounts,
+    run_growth,
+)
+from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, MIGRATIONS, RUN_QUARTERS, RUNS
+from policies.vocabulary.units import DAY_S
+from publishers.messages.codec import DecodeError, Message, decode
+from publishers.messages.reports import GpuEnergy, LimitChange, RunEnergy
+from publishers.messages.topics import ParsedTopic, Topics
+
+MAX_RUNS: Final = 50_000
+MAX_DECISIONS: Final = 200_000
+"""The newest of them are kept."""
+MAX_DETAIL: Final = 256
+"""Characters of a decision's sentence."""
+MERGED_DAYS: Final = 7
+"""Days that one call merges at most, so that it ends in time."""
+
+Row = dict[str, Any]
+M = TypeVar("M", bound=Message)
+
+
+class RunName(NamedTuple):
+    """A run, or one node's part of it; `node` is "" for the whole."""
+
+    user: str
+    job: str
+    run: str
+    node: str
+
+
+class GpuName(NamedTuple):
+    """A GPU of a node."""
+
+    node: str
+    gpu_uuid: str
+
+
+def write_messages(
+    connection: Connection, messages: Iterable[tuple[str, bytes]], *, topics: Topics, session_s: float | None
+) -> None:
+    """Write what was published on these topics, in this order; what is not of the history, or invalid, is skipped.
+
+    Args:
+        connection: in a transaction.
+        messages: topics and payloads.
+        topics: those below the configured root.
+        session_s: when the controller started that publishes the counters of GPUs [Unix s]; None: not known, then a
+            controller is new where they fall, and what a GPU had used before it was first heard of is not counted.
+    """
+    if connection.dialect.name == "postgresql":  # writers take turns, as they do for an SQLite file
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATIONS.lock + 1})
+    batch = _Batch()
+    for topic, payload in messages:
+        parsed = topics.parse(topic)
+        if parsed is not None and payload:
+            batch.add(parsed, payload)
+    _write_runs(connection, batch.runs)
+    _write_gpus(connection, batch.energies, batch.changes, session_s)
+
+
+class _Batch:
+    """Messages by what they are about, in their order."""
+
+    def __init__(self) -> None:
+        self.runs: dict[RunName, list[tuple[RunEnergy, bytes]]] = {}
+        self.energies: dict[GpuName, list[GpuEnergy]] = {}
+        self.changes: dict[GpuName, list[LimitChange]] = {}
+
+    def add(self, topic: ParsedTopic, payload: bytes) -> None:
+        """Take a message, unless it is not of the history, or invalid."""
+        if topic.run is not None and topic.leaf == "energy":
+            energy = _decoded(payload, RunEnergy)
+            if energy is not None and energy.n_gpus:  # without a GPU, nothing was measured
+                self.runs.setdefault(RunName(*topic.run, topic.node or ""), []).append((energy, payload))
+        elif topic.node is not None and topic.gpu_uuid is not None:
+            name = GpuName(topic.node, topic.gpu_uuid)
+            if topic.leaf == "energy" and (counters := _decoded(payload, GpuEnergy)):
+                self.energies.setdefault(name, []).append(counters)
+            elif topic.leaf == "limit" and (change := _decoded(payload, LimitChange)):
+                self.changes.setdefault(name, []).append(change)
+
+
+def _decoded(payload: bytes, kind: type[M]) -> M | None:
+    try:
+        return decode(payload, kind)
+    except DecodeError:
+        return None
+
+
+def _write_runs(connection: Connection, runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]]) -> None:
+    known = _known_runs(connection, runs)
+    growths: dict[tuple[int, int], Amounts] = {}
+    rows: list[Row] = []
+    for name, records in runs.items():
+        found = known.get(name)
+        first = records[0][0]
+        began_s = (first.time_s or 0.0) - first.duration_s
+        number, account = (
+            (_insert_run(connection, name, began_s), None) if found is None else (int(found["id"]), _account(found))
+        )
+        for record, _ in records:
+            account, grown = run_growth(account, record)
+            _count(growths, number, quarter_of(account.time_s), grown)
+        assert account is not None  # noqa: S101 — there is a record
+        record, payload = records[-1]
+        rows.append(
+            {
+                "number": number,
+                "heard_s": account.time_s,
+                "state": record.state,
+                "final": record.final,
+                "record": payload.decode(),
+                "earlier": account.earlier,
+                **_columns(account.counted, RUN_AMOUNTS),
+            }
+        )
+    _upsert(connection, RUN_QUARTERS, growths)
+    _update(connection, RUNS, rows)
+    for (_, number), grown in growths.items():
+        _take_back(connection, number, grown)
+
+
+def _known_runs(connection: Connection, names: Iterable[RunName]) -> dict[RunName, RowMapping]:
+    wanted = {name.run for name in names}
+    if not wanted:
+        return {}
+    rows = connection.execute(select(RUNS).where(RUNS.c.run.in_(wanted))).mappings()
+    return {RunName(row["user"], row["job"], row["run"], row["node"]): row for row in rows}
+
+
+def _account(row: RowMapping) -> RunAccount:
+    record = decode(row["record"].encode(), RunEnergy)
+    counted = {name: row[name] for name in RUN_AMOUNTS}
+    return RunAccount(row["heard_s"], counted, run_amounts(record), row["earlier"])
+
+
+def _insert_run(connection: Connection, name: RunName, began_s: float) -> int:
+    blank = {"began_s": began_s, "heard_s": began_s, "state": "", "final": False, "record": "", "earlier": {}}
+    return _inserted(connection, RUNS, name._asdict() | blank)
+
+
+def _inserted(connection: Connection, table: Table, row: Row) -> int:
+    key = connection.execute(insert(table), row).inserted_primary_key
+    assert key is not None  # noqa: S101 — of one row there is one
+    return int(key[0])
+
+
+def _write_gpus(
+    connection: Connection,
+    energies: Mapping[GpuName, Sequence[GpuEnergy]],
+    changes: Mapping[GpuName, Sequence[LimitChange]],
+    session_s: float | None,
+) -> None:
+    rows = {GpuName(row["node"], row["gpu_uuid"]): dict(row) for row in connection.execute(select(GPUS)).mappings()}
+    growths: dict[tuple[int, int], Amounts] = {}
+    for name in {**energies, **changes}:
+        if name not in rows:
+            number = _inserted(connection, GPUS, name._asdict())
+            rows[name] = name._asdict() | {"id": number, "session_s": None, "gpu_index": None, "currency": None}
+    for name, counters in energies.items():
+        row = rows[name]
+        for energy in counters:
+            if energy.energy_j is None:  # nothing could be measured
+                continue
+            before: Amounts = {key: row.get(key) for key in GPU_AMOUNTS}
+            after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
+            is_unheard = session_s is None and before["energy_j"] is None
+            grown = gpu_growth(after if is_unheard else before, after, is_same_controller=row["session_s"] == session_s)
+            _count(growths, row["id"], quarter_of(energy.time_s), grown)
+            row |= after | {"session_s": session_s, "gpu_index": energy.gpu_index, "currency": energy.currency}
+    _upsert(connection, GPU_QUARTERS, growths)
+    updated = ("session_s", "gpu_index", "currency", *GPU_AMOUNTS)
+    _update(connection, GPUS, [{"number": rows[name]["id"]} | _columns(rows[name], updated) for name in energies])
+    names = [column.name for column in DECISIONS.c if column.name not in {"gpu", "detail"}]
+    decisions = [
+        {"gpu": rows[name]["id"], "detail": change.detail[:MAX_DETAIL], **{key: getattr(change, key) for key in names}}
+        for name, of_gpu in changes.items()
+        for change in of_gpu
+    ]
+    if decisions:
+        connection.execute(_insert(connection, DECISIONS).on_conflict_do_nothing(), decisions)
+
+
+def _columns(values: Mapping[str, Any], names: Iterable[str]) -> Row:
+    return {name: values.get(name) for name in names}
+
+
+def _count(growths: dict[tuple[int, int], Amounts], number: int, starts_s: int, grown: Amounts) -> None:
+    if any(grown.values()):
+        growths[starts_s, number] = added(growths.get((starts_s, number), {}), grown)
+
+
+def _insert(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _amount_columns(table: Table) -> list[Column[Any]]:
+    return [column for column in table.c if column.name not in {"starts_s", "owner", "length_s"}]
+
+
+def _upsert(connection: Connection, table: Table, growths: Mapping[tuple[int, int], Amounts]) -> None:
+    """Add to the quarter-hours of a table, or to the days that they were merged into."""
+    names = [column.name for column in _amount_columns(table)]
+    rows = [
+        {"starts_s": starts_s, "owner": number, "length_s": QUARTER_S} | _columns(_without_falls(grown), names)
+        for (starts_s, number), grown in growths.items()
+    ]
+    if not rows:
+        return
+    statement = _insert(connection, table)
+    sums = {
+        name: func.coalesce(table.c[name] + statement.excluded[name], table.c[name], statement.excluded[name])
+        for name in names
+    }
+    connection.execute(statement.on_conflict_do_update(index_elements=["starts_s", "owner"], set_=sums), rows)
+
+
+def _without_falls(grown: Amounts) -> Amounts:
+    return {name: 0.0 if _has_fallen(name, value) else value for name, value in grown.items()}
+
+
+def _has_fallen(name: str, value: float | None) -> bool:
+    return name in ONLY_GROWING and value is not None and value < 0
+
+
+def _take_back(connection: Connection, number: int, grown: Amounts) -> None:
+    """Take what a final record says was too much from the newest quarter-hours: none of them has used less than 0."""
+    for name in (name for name, value in grown.items() if _has_fallen(name, value)):
+        left, column = -(grown[name] or 0.0), RUN_QUARTERS.c[name]
+        of_run = (RUN_QUARTERS.c.owner == number) & (column > 0)
+        newest_first = select(RUN_QUARTERS.c.starts_s, column).where(of_run).order_by(RUN_QUARTERS.c.starts_s.desc())
+        for quarter, value in connection.execute(newest_first).all():
+            taken = min(left, value)
+            at = (RUN_QUARTERS.c.owner == number) & (RUN_QUARTERS.c.starts_s == quarter)
+            connection.execute(update(RUN_QUARTERS).where(at).values({name: value - taken}))
+            left -= taken
+            if left <= 0:
+                break
+
+
+def _update(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+    if rows:
+        connection.execute(update(table).where(table.c.id == bindparam("number")), rows)
+
+
+def tidy(connection: Connection, *, now_s: float, config: HistoryConfig, zone: tzinfo | None = None) -> None:
+    """Merge old quarter-hours into days of a zone, and drop what is older than it is kept, or too much.
+
+    Args:
+        connection: in a transaction.
+        now_s: the time [Unix s].
+        config: how long what is kept.
+        zone: of the days; None is the zone of this machine.
+    """
+    for table in (RUN_QUARTERS, GPU_QUARTERS):
+        _merge(connection, table, until_s=now_s - config.quarter_days * DAY_S, zone=zone)
+        connection.execute(delete(table).where(table.c.starts_s < now_s - config.run_days * DAY_S))
+    _drop(connection, DECISIONS.c.time_s, before_s=now_s - config.decision_days * DAY_S, max_rows=MAX_DECISIONS)
+    _drop(connection, RUNS.c.heard_s, before_s=now_s - config.run_days * DAY_S, max_rows=MAX_RUNS)
+    connection.execute(delete(RUN_QUARTERS).where(RUN_QUARTERS.c.owner.not_in(select(RUNS.c.id))))
+
+
+def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo | None) -> None:
+    is_quarter = table.c.length_s == QUARTER_S
+    for _ in range(MERGED_DAYS):
+        oldest_s = connection.execute(select(func.min(table.c.starts_s)).where(is_quarter)).scalar()
+        if oldest_s is None:
+            return
+        begin_s, end_s = day_of(oldest_s, zone)
+        if end_s > until_s:
+            return
+        in_day = (table.c.starts_s >= begin_s) & (table.c.starts_s < end_s)
+        sums = [func.sum(column).label(column.name) for column in _amount_columns(table)]
+        days = connection.execute(select(table.c.owner, *sums).where(in_day).group_by(table.c.owner)).mappings().all()
+        connection.execute(delete(table).where(in_day))
+        merged = {"starts_s": begin_s, "length_s": end_s - begin_s}
+        connection.execute(insert(table), [dict(day) | merged for day in days])
+
+
+def _drop(connection: Connection, time: Column[Any], *, before_s: float, max_rows: int) -> None:
+    table = time.table
+    oldest_kept = select(time).order_by(time.desc()).offset(max_rows - 1).limit(1)
+    oldest_kept_s = connection.execute(oldest_kept).scalar()
+    connection.execute(delete(table).where(time < max(before_s, oldest_kept_s or 0.0)))

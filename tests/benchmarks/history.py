@@ -1,0 +1,91 @@
+"""How large the history of a node becomes, and what writing it takes: `python -m tests.benchmarks.history`.
+
+One node with 64 GPUs, each with runs of a day, one after the other; each publishes every half minute, and changes its
+limit every ten minutes. The months are written as a controller does, but for the quarter-hours' last messages alone.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from controller.config import HistoryConfig
+from controller.history.energy_history.growth import QUARTER_S
+from controller.history.energy_history.history_file import HistoryFile
+from controller.history.energy_history.recorder import FILE
+from policies.vocabulary.units import DAY_S
+from publishers.messages.topics import Topics
+from tests.controller.history.energy_history.records import (
+    NODE,
+    gpu_message,
+    limit_message,
+    measured,
+    run_message,
+    run_record,
+)
+from tests.fakes import MIDNIGHT_S
+
+N_GPUS: Final = 64
+CHANGES: Final = (0.0, 600.0)
+"""When in a quarter-hour a limit changes [s]: 2 in 900 s, as with two limits that are mixed now and then."""
+POWER_W: Final = 250.0
+DETAIL: Final = (
+    "following the grid: dirtier than usual for the next 3 h, so 205 W; 97.4 % of full speed, 97.1 % on average"
+)
+
+
+def messages_of(at_s: float) -> list[tuple[str, bytes]]:
+    """Return what is published in the last moment of a quarter-hour, and the decisions in it."""
+    messages: list[tuple[str, bytes]] = []
+    since_s = at_s - MIDNIGHT_S
+    day, in_day_s = divmod(since_s, DAY_S)
+    for gpu in range(N_GPUS):
+        uuid = f"GPU-{gpu:08x}-0000-0000-0000-000000000000"
+        energy_j = POWER_W * in_day_s
+        record = run_record(
+            time_s=at_s,
+            run=f"slurm-{1_000_000 + 100 * day + gpu:.0f}",
+            duration_s=in_day_s,
+            energy_j=energy_j,
+            carbon_g=energy_j / 1e4,
+            batch_size=256,
+            max_power_w=300.0,
+            power_limit_w=205.0,
+            reason="plan",
+            detail=DETAIL,
+            final=in_day_s >= DAY_S - QUARTER_S,
+        )
+        record = measured(record, saved_ratio=0.1)
+        name = {"job": f"pretraining-{gpu:02}", "user": f"researcher-{gpu % 8}"}
+        messages += [run_message(record, **name), run_message(record, node=NODE, **name)]
+        messages.append(gpu_message(at_s, POWER_W * since_s, gpu_uuid=uuid, carbon_g=since_s, gpu_index=gpu))
+        messages += [limit_message(at_s + change_s, detail=DETAIL, gpu_uuid=uuid) for change_s in CHANGES]
+    return messages
+
+
+def main() -> None:
+    """Write months, and print the size of the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=int, default=30)
+    n_days: int = parser.parse_args().days
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / FILE
+        history = HistoryFile(path, topics=Topics(), config=HistoryConfig(), session_s=MIDNIGHT_S)
+        busy_s, n_writes = 0.0, 0
+        for day in range(n_days):
+            for quarter in range(int(DAY_S) // QUARTER_S):
+                at_s = MIDNIGHT_S + day * DAY_S + quarter * QUARTER_S
+                messages = messages_of(at_s)
+                begun_s = time.process_time()
+                history.write(messages, now_s=at_s)
+                busy_s, n_writes = busy_s + time.process_time() - begun_s, n_writes + 1
+            if day % 10 == 9 or day == n_days - 1:
+                size = sum(file.stat().st_size for file in Path(folder).iterdir())
+                print(f"{day + 1} d: {size / 1e6:.0f} MB; {1e3 * busy_s / n_writes:.0f} ms of CPU a write", flush=True)
+        history.close()
+        print(f"closed: {path.stat().st_size / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""`gridchase report`: the sentence, the tables, JSON and CSV, periods by the local time zone, and what can be wrong."""
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+
+from controller.cli.main import main
+from controller.config import HistoryConfig
+from controller.history.energy_history.history_file import HistoryFile
+from tests.controller.history.energy_history.records import TOPICS, gpu_message, measured, run_message, run_record
+
+NOON_S = datetime(2026, 11, 5, 12, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+LATE_S = datetime(2026, 11, 5, 23, 50, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+NEXT_S = datetime(2026, 11, 6, 0, 5, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+
+
+@pytest.fixture(autouse=True)
+def _in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    monkeypatch.setenv("COLUMNS", "200")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """Return the path of a history: a measured run over midnight, an early one, one of another user, and two GPUs."""
+    path = tmp_path / "history.sqlite"
+    history = HistoryFile(path, topics=TOPICS, config=HistoryConfig(), session_s=NOON_S)
+    for at_s, energy_j in ((NOON_S, 3.6e6), (LATE_S, 7.2e6), (NEXT_S, 9e6)):
+        record = run_record(time_s=at_s, duration_s=at_s - NOON_S + 100, energy_j=energy_j, carbon_g=energy_j / 9e3)
+        final = msgspec.structs.replace(measured(record, saved_ratio=0.1), final=at_s == NEXT_S)
+        messages = [run_message(final), run_message(final, node="node-a")]
+        messages += [gpu_message(at_s, energy_j, gpu_uuid=f"GPU-{number}", gpu_index=number) for number in range(2)]
+        history.write(messages, now_s=at_s)
+    early = run_record(time_s=NEXT_S, run="early", duration_s=60.0, energy_j=3.6e6, carbon_g=400.0)
+    history.write([run_message(early), run_message(early, job="gpt", user="[bold]bob")], now_s=NEXT_S)
+    history.close()
+    return str(path)
+
+
+def test_the_sentence_says_what_was_used_and_saved(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database, "--month", "2026-11", "--run", "r1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("From 2026-11-01 00:00 to ")
+    assert "1 run used 2.50 kWh, 1.00 kg CO2e, and saved 111 g CO2e, 10.0 % (90 %: 89 g to 133 g)" in shown
+    assert "against the same work at the prior limits, for 3.0 % more time." in shown
+    assert "within a job they add up" in shown
+
+
+def test_jobs_are_listed_and_what_is_not_known_is_said(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database]) == 0
+    shown = capsys.readouterr().out
+    assert "(known of 1 of them)" in shown
+    (gpt,) = [line for line in shown.splitlines() if "[bold]bob/gpt" in line]
+    assert "too early to tell" in gpt
+    assert main(["report", "--database", database, "--user", "[bold]bob"]) == 0
+    assert "it is too early to tell what was saved." in capsys.readouterr().out
+
+
+def test_days_are_those_of_the_local_zone_and_add_up(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database, "--by", "day", "--run", "r1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["energy_j"]) for row in report["rows"]] == [("2026-11-05", 7.2e6), ("2026-11-06", 1.8e6)]
+    assert sum(row["saved_carbon_g"] for row in report["rows"]) == pytest.approx(report["total"]["saved_carbon_g"])
+    assert "saved_carbon_g" in report["total"]
+
+
+def test_gpus_are_counted_with_runs_and_without(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database, "--by", "gpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 GPUs used 5.00 kWh, with runs and without." in shown
+    assert "node-a/GPU-1" in shown
+    assert main(["report", "--database", database, "--by", "gpu", "--job", "resnet50"]) == 2
+    assert "leave out --user, --job and --run" in capsys.readouterr().err
+
+
+def test_a_table_for_programs_has_every_column(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database, "--by", "run", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["name"] for row in rows] == ["alice/resnet50/r1", "alice/resnet50/early", "[bold]bob/gpt/early"]
+    assert float(rows[0]["saved_carbon_ratio"]) == pytest.approx(0.1, abs=1e-5)
+    assert rows[1]["saved_carbon_ratio"] == ""
+
+
+def test_since_a_day_only_what_was_used_from_then_on_counts(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database, "--since", "2026-11-06", "--run", "r1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["energy_j"] == 1.8e6
+    assert main(["report", "--database", database, "--month", "2026-10"]) == 0
+    assert "there was no run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("period", [["--month", "2026-13"], ["--month", "May"], ["--since", "yesterday"]])
+def test_a_period_that_is_none_is_refused(period: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["report", *period])
+    assert end.value.code == 2
+    assert "must be a" in capsys.readouterr().err
+
+
+def test_where_there_is_no_history_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--set", f"node.state_dir={tmp_path}"]) == 1
+    assert f"{tmp_path}/history.sqlite: there is no history yet" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""The file of a history: made and migrated, private, moved aside where it is damaged, told where it cannot be used."""
+
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, func, select
+
+from controller.config import HistoryConfig
+from controller.history.energy_history.history_file import HistoryFile, read_history
+from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUNS
+from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from tests.controller.history.energy_history.records import TOPICS, run_message, run_record
+from tests.fakes import MIDNIGHT_S
+
+
+def history_at(path: Path) -> HistoryFile:
+    """Return a history that is not open yet."""
+    return HistoryFile(path, topics=TOPICS, config=HistoryConfig(), session_s=MIDNIGHT_S)
+
+
+def write(path: Path, *runs: str) -> None:
+    """Write a record of each run, as one controller does."""
+    history = history_at(path)
+    history.write([run_message(run_record(run=run, energy_j=1e3)) for run in runs], now_s=MIDNIGHT_S)
+    history.close()
+
+
+def runs(connection: Connection) -> list[str]:
+    """Return the names of all runs."""
+    return list(connection.execute(select(RUNS.c.run).order_by(RUNS.c.id)).scalars())
+
+
+def test_a_history_is_made_with_its_directory_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "history.sqlite"
+    write(path, "r1")
+    assert read_history(path, runs) == ["r1"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_migrations_make_the_tables_of_the_schema(tmp_path: Path) -> None:
+    def differences(connection: Connection) -> list[object]:
+        options = {"compare_type": True, "version_table": MIGRATIONS.version_table}
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), METADATA))
+
+    write(tmp_path / "history.sqlite")
+    assert read_history(tmp_path / "history.sqlite", differences) == []
+
+
+def test_the_next_controller_goes_on_with_the_same_history(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    write(path, "r1")
+    write(path, "r1", "r2")
+    assert read_history(path, runs) == ["r1", "r2"]
+
+
+def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    write(path, "r1")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE history_version SET version_num = '9999'")
+    with pytest.raises(OSError, match=r"history\.sqlite: the database has schema 9999, which this gridchase"):
+        write(path, "r2")
+    with pytest.raises(DatabaseVersionError, match="schema 9999"):
+        read_history(path, runs)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT run FROM runs").fetchall() == [("r1",)]
+
+
+def test_a_damaged_history_is_moved_aside_and_a_new_one_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.sqlite"
+    damaged = b"this is no database" * 1_000
+    path.write_bytes(damaged)
+    path.chmod(0o600)
+    write(path, "r1")
+    assert read_history(path, runs) == ["r1"]
+    (aside,) = tmp_path.glob("history.sqlite.damaged-*")
+    assert aside.read_bytes() == damaged
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} is damaged: it is kept as {aside}, and a new history begins"
+    ]
+
+
+def test_a_history_that_is_damaged_while_it_is_open_is_moved_aside_too(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    write(path, *(f"r{number}" for number in range(200)))
+    content = path.read_bytes()
+    path.write_bytes(content[:4_096] + b"\xff" * (len(content) - 4_096))
+    write(path, "after")
+    assert read_history(path, runs) == ["after"]
+    assert len(list(tmp_path.glob("history.sqlite.damaged-*"))) == 1
+
+
+def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DatabaseUnavailableError, match=r"history\.sqlite: .*; check the directory, its owner"):
+        write(tmp_path / "file" / "history.sqlite", "r1")
+
+
+def test_a_full_disk_is_told_and_costs_nothing_that_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = history_at(path)
+    history.write([run_message(run_record(energy_j=1e3))], now_s=MIDNIGHT_S)
+    assert history._engine is not None
+    with history._engine.begin() as connection:
+        n_pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {n_pages}")
+    many = [run_message(run_record(run=f"many-{number}", energy_j=1e3)) for number in range(500)]
+    with pytest.raises(DatabaseUnavailableError, match="database or disk is full; check the directory"):
+        history.write(many, now_s=MIDNIGHT_S)
+    history.write(many, now_s=MIDNIGHT_S)  # there is space again
+    history.close()
+    assert read_history(path, lambda connection: connection.execute(select(func.count(RUNS.c.id))).scalar()) == 501
+
+
+def test_where_there_is_no_history_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnavailableError, match="there is no history yet"):
+        read_history(tmp_path / "history.sqlite", runs)

@@ -1,0 +1,146 @@
+"""The recorder: a bounded queue, writes in batches, and a disk that fails or hangs, which nobody waits for."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from sqlalchemy import Connection, func, select
+
+from controller.config import HistoryConfig
+from controller.history.energy_history import recorder as module
+from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, PERIOD_S, HistoryRecorder, RecordedBus
+from controller.history.energy_history.schema import DECISIONS, RUN_QUARTERS, RUNS
+from policies.vocabulary.units import HOUR_S
+from publishers.shared.files.disk_thread import DiskThread
+from tests.controller.history.energy_history.records import TOPICS, limit_message, run_message, run_record
+from tests.fakes import MIDNIGHT_S, FakeBus, LoopClock
+
+Result = TypeVar("Result")
+
+
+class FakeDisk(DiskThread):
+    """A disk that can fail or hang."""
+
+    def __init__(self) -> None:
+        super().__init__("fake")
+        self.error: OSError | None = None
+        self.hangs = False
+        self.n_calls = 0
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """Call, unless it fails or hangs."""
+        self.n_calls += 1
+        if self.hangs:
+            await asyncio.sleep(module.WRITE_TIMEOUT_S)
+            raise OSError(110, "the disk does not answer in 20 s")
+        if self.error is not None:
+            raise self.error
+        return call()
+
+
+def recorder_at(path: Path, disk: DiskThread | None = None) -> HistoryRecorder:
+    """Return a recorder of an empty history."""
+    return HistoryRecorder(path, topics=TOPICS, clock=LoopClock(), config=HistoryConfig(), disk=disk)
+
+
+def energies_j(connection: Connection) -> list[float]:
+    """Return the energy of each run [J]."""
+    return list(connection.execute(select(RUNS.c.energy_j).order_by(RUNS.c.run)).scalars())
+
+
+async def test_what_is_published_is_sent_and_written_soon(tmp_path: Path) -> None:
+    bus = FakeBus()
+    recorder = recorder_at(tmp_path / "history.sqlite")
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(recorder.run())
+        recorded = RecordedBus(bus, recorder)
+        topic, payload = run_message(run_record(energy_j=1e3))
+        recorded.publish(topic, payload, qos=1, retain=True)
+        await asyncio.sleep(PERIOD_S + 1)
+        assert read_history(tmp_path / "history.sqlite", energies_j) == [1e3]
+        task.cancel()
+    assert bus.payloads(topic) == [payload]
+    assert (recorded.connected, recorded.last_error, recorded.quotas) == (True, None, None)
+
+
+async def test_of_a_topic_the_newest_of_each_quarter_hour_waits(tmp_path: Path) -> None:
+    recorder = recorder_at(tmp_path / "history.sqlite")
+    for number in range(4):
+        for more in range(10):
+            energy_j = 100.0 * number + more
+            recorder.record(*run_message(run_record(time_s=MIDNIGHT_S + number * 900 + more, energy_j=energy_j)))
+        await asyncio.sleep(900)
+    assert recorder.n_waiting == 4
+    await recorder.close()
+    by_time = select(RUN_QUARTERS.c.energy_j).order_by(RUN_QUARTERS.c.starts_s)
+    found = read_history(tmp_path / "history.sqlite", lambda connection: list(connection.execute(by_time).scalars()))
+    assert found == [9.0, 100.0, 100.0, 100.0]
+
+
+async def test_a_full_queue_loses_no_energy_and_the_oldest_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENERGIES", 20)
+    disk = FakeDisk()
+    disk.hangs = True
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(recorder.run())
+        for number in range(200):
+            at_s = MIDNIGHT_S + number * 900
+            for run in range(5):
+                recorder.record(*run_message(run_record(run=f"r{run}", time_s=at_s, energy_j=100.0 * (number + run))))
+            for change in range(50):
+                recorder.record(*limit_message(at_s + change))
+            await asyncio.sleep(900)
+        assert recorder.n_waiting <= 20 + module.MAX_DECISIONS
+        assert "does not answer" in recorder.fault
+        disk.hangs = False
+        await asyncio.sleep(PERIOD_S + module.WRITE_TIMEOUT_S + 1)
+        assert (recorder.fault, recorder.n_waiting) == ("", 0)
+        task.cancel()
+    assert read_history(tmp_path / "history.sqlite", energies_j) == [100.0 * (199 + run) for run in range(5)]
+    oldest = read_history(
+        tmp_path / "history.sqlite",
+        lambda connection: connection.execute(select(func.min(DECISIONS.c.time_s))).scalar(),
+    )
+    assert oldest == MIDNIGHT_S + 100 * 900
+
+
+async def test_a_disk_that_fails_is_told_once_and_what_waits_is_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "controller.history.energy_history.recorder")
+    disk = FakeDisk()
+    disk.error = OSError(28, "No space left on device")
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(recorder.run())
+        recorder.record(*run_message(run_record(energy_j=1e3)))
+        await asyncio.sleep(HOUR_S)
+        assert recorder.fault == "the history is not written: No space left on device"
+        disk.error = None
+        await asyncio.sleep(PERIOD_S)
+        task.cancel()
+    assert recorder.fault == ""
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("recorder")] == [
+        "the history is not written: No space left on device",
+        "the history is written again",
+    ]
+    assert read_history(tmp_path / "history.sqlite", energies_j) == [1e3]
+
+
+async def test_the_end_waits_for_a_disk_that_hangs_for_a_bounded_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FakeDisk()
+    disk.hangs = True
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    recorder.record(*run_message(run_record(energy_j=1e3)))
+    begun_s = asyncio.get_running_loop().time()
+    await recorder.close()
+    assert asyncio.get_running_loop().time() - begun_s == pytest.approx(CLOSE_TIMEOUT_S)
+    assert "the disk does not answer; the latest is not in the history" in caplog.text

@@ -1,0 +1,101 @@
+"""Sums of runs: each run once, errors shared within a job, and no number without evidence."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.history.energy_history.growth import Amounts, run_amounts, run_growth
+from controller.history.energy_history.report import Entry, Part, entry_of, sum_of_gpus, whole_runs
+from publishers.messages.reports import RunEnergy
+from tests.controller.history.energy_history.records import measured, run_record
+
+USED = run_record(duration_s=1_000.0, energy_j=9e5, carbon_g=90.0)
+KNOWN = measured(USED, saved_ratio=0.1, ci90_ratio=0.02)
+
+
+def part(record: RunEnergy = KNOWN, *, job: str = "bert", run: str = "r1", amounts: Amounts | None = None) -> Part:
+    """Return a run with all that it used."""
+    return Part("ada", job, run, record, run_growth(None, record)[1] if amounts is None else amounts)
+
+
+def test_one_run_is_its_own_record() -> None:
+    entry = entry_of("bert", [part()])
+    assert (entry.runs, entry.measured_runs, entry.energy_j, entry.carbon_g) == (1, 1, 9e5, 90.0)
+    assert entry.saved_carbon_g == pytest.approx(10.0)
+    assert entry.saved_carbon_ci90_g == pytest.approx(2.0)
+    assert entry.saved_carbon_ratio == pytest.approx(0.1)
+    assert entry.slowdown_ratio == pytest.approx(1.03)
+    assert entry.saved_energy_j == pytest.approx(1e5)
+
+
+def test_errors_add_up_within_a_job_and_their_squares_between_jobs() -> None:
+    of_one = entry_of("bert", [part(run="r1"), part(run="r2")])
+    assert of_one.saved_carbon_ci90_g == pytest.approx(4.0)
+    of_two = entry_of("all", [part(job="a"), part(job="b")])
+    assert of_two.saved_carbon_ci90_g == pytest.approx(2.0 * math.sqrt(2))
+    assert of_two.saved_carbon_g == pytest.approx(20.0)
+
+
+def test_without_evidence_there_is_no_number_of_what_was_saved() -> None:
+    final = msgspec.structs.replace(USED, final=True, evidence="too_early")
+    entry = entry_of("bert", [part(final)])
+    assert (entry.runs, entry.measured_runs, entry.carbon_g) == (1, 0, 90.0)
+    saved = [name for name in Entry.__struct_fields__ if name.startswith(("saved_", "slowdown_"))]
+    assert [getattr(entry, name) for name in saved] == [None] * len(saved)
+
+
+def test_what_is_known_of_some_runs_is_said_of_these() -> None:
+    entry = entry_of("bert", [part(run="r1"), part(USED, run="r2")])
+    assert (entry.runs, entry.measured_runs, entry.carbon_g) == (2, 1, 180.0)
+    assert entry.saved_carbon_ratio == pytest.approx(0.1)
+
+
+def test_a_part_of_a_run_has_the_share_of_its_interval() -> None:
+    half = {name: None if value is None else value / 2 for name, value in run_amounts(KNOWN).items()}
+    entry = entry_of("today", [part(amounts=half)])
+    assert entry.saved_carbon_g == pytest.approx(5.0)
+    assert entry.saved_carbon_ci90_g == pytest.approx(1.0)
+
+
+def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
+    led, followed = part(run="led"), part(run="followed")
+    found = whole_runs([(led, ""), (led, "node-a"), (led, "node-b"), (followed, "node-a")])
+    assert found == [led, followed]
+
+
+def test_several_currencies_have_no_sum() -> None:
+    priced = [msgspec.structs.replace(USED, carbon_g=None, cost=8.0, currency=currency) for currency in ("EUR", "USD")]
+    euros = [part(measured(priced[0], saved_ratio=0.2), run=run) for run in ("r1", "r2")]
+    entry = entry_of("bert", euros)
+    assert (entry.cost, entry.currency) == (16.0, "EUR")
+    assert entry.saved_cost == pytest.approx(4.0)
+    assert entry.saved_cost_ratio == pytest.approx(0.2)
+    mixed = entry_of("bert", [*euros, part(measured(priced[1], saved_ratio=0.2), run="r3")])
+    assert (mixed.cost, mixed.currency, mixed.saved_cost) == (None, None, None)
+    assert mixed.saved_energy_j is not None
+
+
+def test_gpus_add_up() -> None:
+    gpus = [Entry(name=f"node/GPU-{number}", energy_j=1e6, carbon_g=None) for number in range(3)]
+    assert sum_of_gpus("total", gpus) == Entry(name="total", energy_j=3e6)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 0.5), st.floats(1.0, 1e9)), max_size=20))
+def test_groups_add_up_to_the_total(runs: list[tuple[str, float, float]]) -> None:
+    parts = [
+        part(
+            measured(run_record(duration_s=10.0, energy_j=joules, carbon_g=joules / 1e4), saved_ratio=ratio),
+            job=job,
+            run=f"r{number}",
+        )
+        for number, (job, ratio, joules) in enumerate(runs)
+    ]
+    total = entry_of("total", parts)
+    jobs = [entry_of(job, [each for each in parts if each.job == job]) for job in {each.job for each in parts}]
+    saved_g = sum(job.saved_carbon_g or 0.0 for job in jobs)
+    assert (total.saved_carbon_g or 0.0) == pytest.approx(saved_g, rel=1e-6, abs=1e-3)
+    widest_g = sum(job.saved_carbon_ci90_g or 0.0 for job in jobs)
+    assert (total.saved_carbon_ci90_g or 0.0) <= widest_g + 1e-6

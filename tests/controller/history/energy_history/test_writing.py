@@ -1,0 +1,155 @@
+"""What is written of messages: sums that add up, old quarter-hours that become days, and bounds."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, func, select
+
+from controller.config import HistoryConfig
+from controller.history.energy_history import writing
+from controller.history.energy_history.growth import ONLY_GROWING, RUN_AMOUNTS
+from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.writing import tidy, write_messages
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.controller.history.energy_history.records import (
+    TOPICS,
+    gpu_message,
+    limit_message,
+    measured,
+    memory,
+    run_message,
+    run_record,
+)
+from tests.controller.history.energy_history.test_growth import STEPS, records
+from tests.fakes import MIDNIGHT_S
+
+SESSION_S = MIDNIGHT_S - 100.0
+
+
+def write(connection: Connection, *messages: tuple[str, bytes], session_s: float | None = SESSION_S) -> None:
+    """Write messages, as a recorder does."""
+    write_messages(connection, messages, topics=TOPICS, session_s=session_s)
+
+
+def sums(connection: Connection) -> dict[str, float]:
+    """Return the sum of all quarter-hours of runs."""
+    row = connection.execute(select(*(func.sum(RUN_QUARTERS.c[name]).label(name) for name in RUN_AMOUNTS)))
+    return {name: value or 0.0 for name, value in row.mappings().one().items()}
+
+
+@settings(max_examples=30)
+@given(STEPS, st.booleans(), st.sets(st.integers(0, 12)))
+def test_quarter_hours_add_up_to_the_run_also_where_a_write_is_repeated(
+    steps: list[tuple[str, float, float, bool]], is_known_at_last: bool, repeated: set[int]
+) -> None:
+    made = records(steps, is_known_at_last=is_known_at_last)
+    with memory() as connection:
+        for number, record in enumerate(made):
+            for _ in range(2 if number in repeated else 1):
+                write(connection, run_message(record))
+        row = connection.execute(select(RUNS)).mappings().one()
+        assert sums(connection) == pytest.approx({name: row[name] or 0.0 for name in RUN_AMOUNTS}, abs=1e-3)
+        lowest = [func.min(RUN_QUARTERS.c[name]) for name in ONLY_GROWING]
+        assert all((value or 0.0) >= -1e-6 for value in connection.execute(select(*lowest)).one())
+        assert row["final"]
+
+
+@settings(max_examples=30)
+@given(STEPS, st.integers(1, 5))
+def test_merged_days_add_up_to_the_same(steps: list[tuple[str, float, float, bool]], n_written: int) -> None:
+    made = records(steps, is_known_at_last=True)
+    config = HistoryConfig(quarter_days=1)
+    with memory() as connection:
+        for record in made[:n_written]:
+            write(connection, run_message(record))
+        before = sums(connection)
+        tidy(connection, now_s=MIDNIGHT_S + 7 * DAY_S, config=config)
+        assert sums(connection) == pytest.approx(before, abs=1e-3)
+        for record in made[n_written:]:
+            write(connection, run_message(record))
+        tidy(connection, now_s=MIDNIGHT_S + 7 * DAY_S, config=config)
+        row = connection.execute(select(RUNS)).mappings().one()
+        assert sums(connection) == pytest.approx({name: row[name] or 0.0 for name in RUN_AMOUNTS}, abs=1e-3)
+
+
+def test_a_day_takes_the_place_of_its_quarter_hours() -> None:
+    with memory() as connection:
+        for number in range(8):
+            at_s = MIDNIGHT_S + number * HOUR_S
+            write(connection, run_message(run_record(time_s=at_s, duration_s=at_s, energy_j=1e3 * (number + 1))))
+            write(connection, gpu_message(at_s, 2e3 * (number + 1)))
+        tidy(connection, now_s=MIDNIGHT_S + 3 * DAY_S, config=HistoryConfig(quarter_days=1))
+        for table, energy_j in ((RUN_QUARTERS, 8e3), (GPU_QUARTERS, 16e3)):
+            row = connection.execute(select(table)).mappings().one()
+            assert (row["length_s"], row["energy_j"]) == (DAY_S, energy_j)
+
+
+def test_a_whole_run_and_its_parts_are_kept_apart() -> None:
+    with memory() as connection:
+        for node in (None, "node-a", "node-b"):
+            write(connection, run_message(run_record(energy_j=1e3), node=node))
+        nodes = connection.execute(select(RUNS.c.node).order_by(RUNS.c.node)).scalars().all()
+    assert nodes == ["", "node-a", "node-b"]
+
+
+def test_two_jobs_of_one_run_name_are_two_runs() -> None:
+    with memory() as connection:
+        write(connection, *(run_message(run_record(energy_j=1e3), job=job, user=user) for job in "ab" for user in "cd"))
+        assert connection.execute(select(func.count()).select_from(RUNS)).scalar() == 4
+
+
+def test_counters_of_a_new_controller_count_from_nothing() -> None:
+    with memory() as connection:
+        write(connection, gpu_message(MIDNIGHT_S, 100.0))
+        write(connection, gpu_message(MIDNIGHT_S + 10, 150.0), session_s=SESSION_S + 50)
+        row = connection.execute(select(GPU_QUARTERS.c.energy_j)).scalars().one()
+    assert row == 250.0
+
+
+def test_of_a_foreign_controller_what_it_had_counted_before_is_not_of_now() -> None:
+    with memory() as connection:
+        for energy_j in (1e9, 1e9 + 5.0, 3.0):
+            write(connection, gpu_message(MIDNIGHT_S, energy_j), session_s=None)
+        assert connection.execute(select(GPU_QUARTERS.c.energy_j)).scalars().one() == 8.0
+
+
+def test_what_is_not_measured_changes_nothing() -> None:
+    with memory() as connection:
+        write(connection, gpu_message(MIDNIGHT_S, 100.0), gpu_message(MIDNIGHT_S + 5, None))
+        assert connection.execute(select(GPUS.c.energy_j)).scalars().one() == 100.0
+        write(connection, run_message(run_record(n_gpus=0)), ("gridchase/v1/node/a/gpu/b/energy", b"{"), ("x", b"{}"))
+        assert connection.execute(select(func.count()).select_from(RUNS)).scalar() == 0
+
+
+def test_a_decision_is_kept_once_and_as_long_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MAX_DECISIONS", 5)
+    with memory() as connection:
+        for number in range(10):
+            for _ in range(2):
+                write(connection, limit_message(MIDNIGHT_S + number))
+        assert connection.execute(select(func.count()).select_from(DECISIONS)).scalar() == 10
+        tidy(connection, now_s=MIDNIGHT_S + 10, config=HistoryConfig())
+        kept = connection.execute(select(DECISIONS.c.time_s).order_by(DECISIONS.c.time_s)).scalars().all()
+        assert kept == [MIDNIGHT_S + number for number in range(5, 10)]
+        tidy(connection, now_s=MIDNIGHT_S + 2 * DAY_S, config=HistoryConfig(decision_days=1))
+        assert connection.execute(select(func.count()).select_from(DECISIONS)).scalar() == 0
+
+
+def test_runs_are_dropped_with_their_days() -> None:
+    with memory() as connection:
+        write(connection, run_message(run_record(energy_j=1e3, final=True)))
+        write(connection, run_message(run_record(run="r2", time_s=MIDNIGHT_S + 2 * DAY_S, energy_j=1e3)))
+        tidy(connection, now_s=MIDNIGHT_S + 3 * DAY_S, config=HistoryConfig(run_days=2))
+        assert connection.execute(select(RUNS.c.run)).scalars().all() == ["r2"]
+        assert connection.execute(select(func.count()).select_from(RUN_QUARTERS)).scalar() == 1
+
+
+def test_the_newest_record_is_kept_as_it_was_published() -> None:
+    final = msgspec.structs.replace(
+        measured(run_record(duration_s=900.0, energy_j=1e6, carbon_g=100.0), saved_ratio=0.2), final=True
+    )
+    topic, payload = run_message(final)
+    with memory() as connection:
+        write(connection, (topic, payload))
+        assert connection.execute(select(RUNS.c.record)).scalars().one() == payload.decode()
