@@ -8,7 +8,6 @@ publishes that it is offline; then the bus, the GPUs and the lock are released.
 """
 
 import asyncio
-import dataclasses
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -177,6 +176,8 @@ class _App:
                     running.extend(tasks.create_task(work, name=name) for name, work in workers.items())
 
                 start(self._workers(bus, start))
+                if history is not None:
+                    start({"history": history.run()})
                 await stop.wait()
                 for task in running:
                     task.cancel()
@@ -188,7 +189,6 @@ class _App:
 
     def _workers(self, bus: Bus, start: Callable[[Workers], None]) -> Workers:
         config, clock, units = self._node.config, self._node.clock, self._units
-        history = self._node.history
         feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
         own = OwnTopics(config, bus, [gpu.uuid for gpu in self._gpus])
@@ -218,8 +218,7 @@ class _App:
         )
 
         def snapshot() -> Snapshot:
-            now = _snapshot(bus, own, self._left_out(), feed, units, router)
-            return now if history is None else dataclasses.replace(now, history_fault=history.fault)
+            return _snapshot(bus, own, self._left_out(), feed, units, router, self._node.history)
 
         def add(gpu: Gpu) -> None:
             own.add_gpu(gpu.uuid)
@@ -246,7 +245,6 @@ class _App:
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
             "http": server.run(),
-            **({"history": history.run()} if history is not None else {}),
         }
 
     async def _await_late_gpus(self, bus: Bus, add: Callable[[Gpu], None]) -> None:
@@ -384,6 +382,7 @@ def _snapshot(
     feed: SignalFeed,
     units: Mapping[str, GpuWorkers],
     router: Router,
+    history: HistoryRecorder | None,
 ) -> Snapshot:
     quotas, loop_s = bus.quotas, asyncio.get_running_loop().time()
     return Snapshot(
@@ -398,6 +397,7 @@ def _snapshot(
         surplus_messages=quotas.surplus() if quotas else {},
         flooding=quotas.flooding(loop_s) if quotas else (),
         n_runs=len(router.runs),
+        history_fault=history.fault if history is not None else "",
         gpus={
             uuid: GpuSnapshot(
                 limit=unit.limiter.state,

@@ -128,9 +128,10 @@ class HistoryRecorder:
             # Written or not, it counts once. What was published meanwhile is newer.
             self._energies = energies | self._energies
             self._decisions = deque([*decisions, *self._decisions], maxlen=MAX_DECISIONS)
-            if not isinstance(error, OSError):
+            if not isinstance(error, Exception):
                 raise
-            self._fault_log.report(f"the history is not written: {error.strerror or error}")
+            # Whatever it is: what is recorded may not end what acts.
+            self._fault_log.report(f"the history is not written: {getattr(error, 'strerror', None) or error}")
         else:
             self._fault_log.clear()
 
