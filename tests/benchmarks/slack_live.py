@@ -21,11 +21,11 @@ from policies.vocabulary.signal import NOT_ESTIMATED, Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.benchmarks.pages import add_data, add_write, measured_on, show
 from tests.benchmarks.slack import by_the_hour
-from tests.conftest import VirtualTimeLoop
 from tests.fakes import MIDNIGHT_S, FakeGpu, FixedProvider
 from tests.policies.days import A40
 from tests.scenarios.pausable_training import FIRST_S, DayAheadPrices, PausableTraining
 from tests.scenarios.site import Site
+from tests.virtual_time import VirtualTimeLoop
 
 TABLE: Final = Path(__file__).with_suffix(".md")
 WORK_H: Final = 24.0
