@@ -132,7 +132,7 @@ def _report(connection: Connection, by: str, which: RunFilter, period: Period | 
         since_s=period.since_s,
         until_s=period.until_s,
         by=by,
-        headline=headline(total, period, what=f"{len(rows)} GPUs" if by == "gpu" else None),
+        headline=headline(total, period, n_gpus=len(rows) if by == "gpu" else None),
         combined=HOW_COMBINED,
         total=total,
         rows=rows,
@@ -147,18 +147,22 @@ def _days(period: Period) -> Iterator[tuple[str, Period]]:
         at_s = end_s
 
 
-def headline(total: Entry, period: Period, *, what: str | None = None) -> str:
-    """Return what was used and saved, as a sentence; `what` is what has, where it is not runs."""
+def headline(total: Entry, period: Period, *, n_gpus: int | None = None) -> str:
+    """Return what runs, or so many GPUs, used and saved, as a sentence."""
     begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M}" for at_s in period)
-    if what is not None:
-        return f"From {begin} to {end}, {what} used {_used(total)}, with runs and without."
+    if n_gpus is not None:
+        return f"From {begin} to {end}, {_number(n_gpus, 'GPU')} used {_used(total)}, with runs and without."
     if not total.runs:
         return f"From {begin} to {end} there was no run."
-    used = f"From {begin} to {end}, {total.runs} run{'s' if total.runs > 1 else ''} used {_used(total)}"
+    used = f"From {begin} to {end}, {_number(total.runs, 'run')} used {_used(total)}"
     if not total.measured_runs:
         return f"{used}; it is {TOO_EARLY} what was saved."
     known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
     return f"{used}, and saved {_saved(total)} against the same work at the prior limits{_slower(total)}{known}."
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _used(entry: Entry) -> str:
@@ -193,7 +197,8 @@ def _slower(entry: Entry) -> str:
 
 
 def _energy(energy_j: float) -> str:
-    return f"{energy_j / JOULES_PER_KWH:.2f} kWh"
+    energy_kwh = energy_j / JOULES_PER_KWH
+    return f"{energy_kwh:.2f} kWh" if abs(energy_kwh) >= 0.1 else f"{1e3 * energy_kwh:.0f} Wh"  # noqa: PLR2004 — as on a bill
 
 
 def _mass(mass_g: float) -> str:
