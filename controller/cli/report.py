@@ -25,6 +25,7 @@ from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
+from publishers.messages.reports import RunEnergy
 
 _GROUPS: Final[dict[str, Callable[[Part], str]]] = {
     "job": lambda part: f"{part.user}/{part.job}",
@@ -36,7 +37,7 @@ _DAYS: Final = re.compile(r"(\d{1,5})d")
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A report, as JSON; `since_s` and `until_s` are Unix seconds."""
+    """A report, as JSON; `since_s` and `until_s` are Unix seconds, `records` the newest record of each run, by run."""
 
     since_s: float
     until_s: float
@@ -45,6 +46,7 @@ class Report(Struct, frozen=True, kw_only=True):
     combined: str
     total: Entry
     rows: list[Entry]
+    records: list[RunEnergy]
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -136,6 +138,7 @@ def _report(connection: Connection, by: str, which: RunFilter, period: Period | 
         combined=HOW_COMBINED,
         total=total,
         rows=rows,
+        records=[part.record for part in parts] if by == "run" else [],
     )
 
 
