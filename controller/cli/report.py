@@ -25,6 +25,7 @@ from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
+from publishers.messages.reports import RunEnergy
 
 _GROUPS: Final[dict[str, Callable[[Part], str]]] = {
     "job": lambda part: f"{part.user}/{part.job}",
@@ -36,7 +37,7 @@ _DAYS: Final = re.compile(r"(\d{1,5})d")
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A report, as JSON; `since_s` and `until_s` are Unix seconds."""
+    """A report, as JSON; `since_s` and `until_s` are Unix seconds, `records` the newest record of each run, by run."""
 
     since_s: float
     until_s: float
@@ -45,6 +46,7 @@ class Report(Struct, frozen=True, kw_only=True):
     combined: str
     total: Entry
     rows: list[Entry]
+    records: list[RunEnergy]
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -132,10 +134,11 @@ def _report(connection: Connection, by: str, which: RunFilter, period: Period | 
         since_s=period.since_s,
         until_s=period.until_s,
         by=by,
-        headline=headline(total, period, what=f"{len(rows)} GPUs" if by == "gpu" else None),
+        headline=headline(total, period, n_gpus=len(rows) if by == "gpu" else None),
         combined=HOW_COMBINED,
         total=total,
         rows=rows,
+        records=[part.record for part in parts] if by == "run" else [],
     )
 
 
@@ -147,18 +150,22 @@ def _days(period: Period) -> Iterator[tuple[str, Period]]:
         at_s = end_s
 
 
-def headline(total: Entry, period: Period, *, what: str | None = None) -> str:
-    """Return what was used and saved, as a sentence; `what` is what has, where it is not runs."""
+def headline(total: Entry, period: Period, *, n_gpus: int | None = None) -> str:
+    """Return what runs, or so many GPUs, used and saved, as a sentence."""
     begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M}" for at_s in period)
-    if what is not None:
-        return f"From {begin} to {end}, {what} used {_used(total)}, with runs and without."
+    if n_gpus is not None:
+        return f"From {begin} to {end}, {_number(n_gpus, 'GPU')} used {_used(total)}, with runs and without."
     if not total.runs:
         return f"From {begin} to {end} there was no run."
-    used = f"From {begin} to {end}, {total.runs} run{'s' if total.runs > 1 else ''} used {_used(total)}"
+    used = f"From {begin} to {end}, {_number(total.runs, 'run')} used {_used(total)}"
     if not total.measured_runs:
         return f"{used}; it is {TOO_EARLY} what was saved."
     known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
     return f"{used}, and saved {_saved(total)} against the same work at the prior limits{_slower(total)}{known}."
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _used(entry: Entry) -> str:
@@ -193,7 +200,8 @@ def _slower(entry: Entry) -> str:
 
 
 def _energy(energy_j: float) -> str:
-    return f"{energy_j / JOULES_PER_KWH:.2f} kWh"
+    energy_kwh = energy_j / JOULES_PER_KWH
+    return f"{energy_kwh:.2f} kWh" if abs(energy_kwh) >= 0.1 else f"{1e3 * energy_kwh:.0f} Wh"  # noqa: PLR2004 — as on a bill
 
 
 def _mass(mass_g: float) -> str:

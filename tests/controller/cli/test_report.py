@@ -93,6 +93,12 @@ def test_a_table_for_programs_has_every_column(database: str, capsys: pytest.Cap
     assert rows[1]["saved_carbon_ratio"] == ""
 
 
+def test_by_run_the_newest_record_of_each_is_told_whole(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--database", database, "--by", "run", "--run", "r1", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    assert (record["final"], record["evidence"], record["saved_ci90_ratio"]) == (True, "measured", 0.02)
+
+
 def test_since_a_day_only_what_was_used_from_then_on_counts(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--database", database, "--since", "2026-11-06", "--run", "r1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total"]["energy_j"] == 1.8e6

@@ -108,3 +108,13 @@ def test_a_password_file_that_cannot_be_read_is_a_wrong_configuration(tmp_path: 
         read_password(BusConfig(username="ada", password_file=str(file)))
     file.write_text("hunter2\n", encoding="utf-8")
     assert read_password(BusConfig(username="ada", password_file=str(file))) == "hunter2"
+
+
+async def test_the_history_is_recorded_in_the_state_directory_unless_it_is_turned_off(tmp_path: Path) -> None:
+    async with opened_node(config(f"node.state_dir={tmp_path}")) as node:
+        assert node.history is not None
+        node.history.record("gridchase/v1/node/node-a/gpu/GPU-0/limit", b"{}")
+        await node.history.close()
+    assert (tmp_path / "history.sqlite").is_file()
+    async with opened_node(config(f"node.state_dir={tmp_path}", "history.enabled=false")) as node:
+        assert node.history is None

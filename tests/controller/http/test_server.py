@@ -243,6 +243,8 @@ async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
             WELL, signal="absent", signal_age_s=None, signal_detail="nobody answers", gpus={"GPU-1": GpuSnapshot()}
         )
         assert server.snapshot.notes() == ["signal: nobody answers"]
+        server.snapshot = replace(server.snapshot, history_fault="the history is not written: the disk is full")
+        assert server.snapshot.notes()[1:] == ["the history is not written: the disk is full"]
         metrics = await _scrape(client)
         assert ("gridchase_signal_age_seconds", "") not in metrics
         assert metrics["gridchase_signal_fresh", "absent"] == 0.0
