@@ -32,7 +32,7 @@ RENEW_S: Final = 10.0
 BEGIN_TIMEOUT_S: Final = 600.0
 """An iteration may take minutes, and so may a validation."""
 AGAIN_S: Final = 300.0
-"""After the longest pause that a training allows, its plan lets it iterate for so long at least."""
+"""After a pause that has lasted as long as it may, the plan lets the training iterate for so long at least."""
 FAILED_S: Final = 3_600.0
 """After one that has not begun, or that the training has ended, the plan asks for no other for so long."""
 PLAN: Final = "its plan"
@@ -251,7 +251,7 @@ class RunPauses:
         if fault is not None:
             self._end(key, fault[1])
         elif now_ns >= pause.ends_ns and pause.since_ns is None:
-            self._end_early(key, f"{BEGIN_TIMEOUT_S:g} s: the training has not come to the end of an iteration")
+            self._end_early(key, f"the training has not paused within {BEGIN_TIMEOUT_S:g} s")
         elif now_ns >= pause.ends_ns:  # the training may have seen it first
             self._end_early(key, f"{pause.for_s:g} s are over", again_s=AGAIN_S)
         elif pause.since_ns is not None and since_ns is None:
@@ -265,9 +265,12 @@ class RunPauses:
                 self._send(key, pause, "pause", pause.why)
 
     def _end_early(self, key: RunKey, why: str, *, again_s: float = FAILED_S) -> None:
-        """End a pause that nobody has ended; a plan asks for no other one for so long [s]."""
+        """End a pause that nobody has ended; a plan asks for no other one for so long [s].
+
+        That holds for a person's pause, too, where the plan would have the run wait on.
+        """
         run = self._runs.get(key)
-        if run is not None and self._pauses[key].is_planned:
+        if run is not None and (self._pauses[key].is_planned or run.planned_pause):
             run.bar_pauses(self._clock.now_s() + again_s)
         self._end(key, why)
 

@@ -168,15 +168,16 @@ class PlannedTarget:
         if self._target is None:
             return
         running = replace(self._target, reason="deadline_signal")
-        worse = "dearer" if inputs.history is not None and inputs.history.kind == "price" else "dirtier"
+        is_price = inputs.history is not None and inputs.history.kind == "price"
+        later = "electricity is cheaper later" if is_price else "the grid is cleaner later"
         until = f"{datetime.fromtimestamp(pause.ends_s, UTC):%H:%M} UTC"
-        why = f"until about {until}: the grid is {worse} than it will be"
+        why = f"until about {until}: {later}"
         waiting = replace(self._target, detail=f"paused {why}; {decision.detail}", pause_why=why)
         is_first = pause.from_s <= inputs.now_s
-        self._target, later = (waiting, running) if is_first else (running, waiting)
+        self._target, second = (waiting, running) if is_first else (running, waiting)
         from_s = pause.until_s if is_first else pause.from_s
         if from_s < inputs.now_s + self._rules.period_s:
-            self._later = _Later(from_s=from_s, planned_w=decision.power_limit_w, target=later)
+            self._later = _Later(from_s=from_s, planned_w=decision.power_limit_w, target=second)
 
     def try_out(self, sample: PowerProfile, inputs: PlanInputs, *, n_block: int, block_s: float, which: str) -> Target:
         """Return the target of a short block of time, planned on a possible curve; the next choice is a new plan.

@@ -210,7 +210,7 @@ class RunLeader:
 
     def _asking_for(self, target: Target) -> Target:
         """Return the target of a pause that has not begun: one object, so that it is requested once."""
-        asking = replace(target, reason="pause_asked", detail=f"asked to be {target.detail}")
+        asking = replace(target, reason="pause_asked", detail=f"asked to pause {target.detail.removeprefix('paused ')}")
         if asking != self._asking:
             self._asking = asking
         return self._asking
@@ -262,7 +262,8 @@ class RunLeader:
         if not self._has_deadline or provenance.reason:
             return None
         status, profile = self._ranks.status, self.limits.profile
-        may_pause = self._may_pause and status.pausable and now_s >= self._no_pause_until_s and profile is not None
+        is_asked = status.pausable and not self._ranks.is_pool  # the processes of a pool cannot wait for each other
+        may_pause = self._may_pause and is_asked and now_s >= self._no_pause_until_s
         idle_power_w = None
         if may_pause and profile is not None:
             idle_power_w = self._books.asked_pause_power_w or USUAL_IDLE_RATIO * profile.fastest.power_w

@@ -103,7 +103,7 @@ def _iteration_time_s(rank: Rank) -> float:
 def _is_asked_to_wait(rank: Rank, now_ns: int) -> bool:
     """Return whether the training waits because it was asked to, and for no longer than it allows."""
     since_ns, most_s = rank.status.paused_since_ns, rank.status.max_pause_s or 0.0
-    return since_ns is not None and now_ns < since_ns + most_s * NS_PER_S
+    return since_ns is not None and since_ns <= now_ns < since_ns + most_s * NS_PER_S
 
 
 def _is_heard(rank: Rank, now_s: float) -> bool:

@@ -7,7 +7,7 @@ rate is what the plan decides.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,9 +34,13 @@ MIN_HOURS_RATIO: Final = 0.8
 """No day is used if more than a fifth of the hours of the day are missing on all days."""
 MAX_POOLED: Final = 48
 """So many pooled values of days at unknown hours are as good as all of them, and sorted sooner."""
+MAX_TIMED: Final = 96
+"""So many later values at their own times are enough for a plan that shifts work between hours."""
 MIN_REST_RATIO: Final = 1e-6
 """A smaller rest of the horizon is rounding."""
 ROUNDING_RATIO: Final = 1e-9
+ROUNDING_S: Final = 1e-3
+"""A value that begins so little before a full hour begins with it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +76,30 @@ class SignalOutlook:
     def is_flat(self) -> bool:
         """Return whether the signal is constant."""
         return float(np.ptp(self.values)) <= ROUNDING_RATIO * float(np.abs(self.values).max())
+
+
+def coarsened(outlook: SignalOutlook, *, now_s: float, max_timed: int = MAX_TIMED) -> SignalOutlook:
+    """Return an outlook whose later values at their own times are means of clock hours, or of 2, 4, … if too many.
+
+    The present value stays as it is, and so does one that holds for an hour or longer, unless there are too many.
+
+    Args:
+        outlook: the expected signal from now on.
+        now_s: Unix time [s].
+        max_timed: how many values may stand at their own times after the present one, 1 at least.
+    """
+    durations_s, ends_s = outlook.durations_s, np.cumsum(outlook.durations_s)
+    starts_s = now_s + ends_s - durations_s + ROUNDING_S
+    is_timed = ends_s <= outlook.timed_s * (1 + ROUNDING_RATIO)
+    step_s = HOUR_S
+    while len(np.unique(starts_s[1:][is_timed[1:]] // step_s)) > max_timed:
+        step_s *= 2
+    begins = np.append(True, ~is_timed[1:] | (np.diff(starts_s // step_s) != 0) | ~is_timed[:-1])
+    begins[1:2] = True
+    firsts = np.flatnonzero(begins)
+    merged_s = np.add.reduceat(durations_s, firsts)
+    values = np.add.reduceat(durations_s * outlook.values, firsts) / merged_s
+    return replace(outlook, durations_s=merged_s, values=values)
 
 
 def flat_outlook(value: float, horizon_s: float, *, period_s: float) -> SignalOutlook:

@@ -36,7 +36,7 @@ class Purpose(StrEnum):
 
 
 PauseKind = Literal["own", "asked"]
-"""A pause of the job's own (validation, checkpoint, waiting for data), or one that the plan has asked for."""
+"""A pause of the job's own (validation, checkpoint, waiting for data), or one that plan or people have asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Slot:
             run's.
         uses: one for each limit and purpose.
         pause_s, pause_energy_j: of the pauses of its own [s], [J].
-        asked_pause_s, asked_pause_energy_j: of those that the plan has asked for [s], [J].
+        asked_pause_s, asked_pause_energy_j: of those that its plan or a person has asked for [s], [J].
         idle_s: for how long it has paused at its end [s].
     """
 

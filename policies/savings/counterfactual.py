@@ -7,8 +7,8 @@ takes the twin
     sum over l of active_s(l) * rate_ratio(l), and the pauses of its own, as they were        [s]
     sum over l of energy_j(l) * energy_ratio(l), and the energy of these pauses               [J]
 
-and the blocks follow one another from the run's start. It waits where the run was not there, and not where the plan has
-asked the run to wait. Work costs its energy times the mean of the signal over it, and so do pauses. The twin has done
+and the blocks follow one another from the run's start. It waits where the run was not there, and not where the run was
+asked to wait. Work costs its energy times the mean of the signal over it, and so do pauses. The twin has done
 the work before the run, so that the signal is known. Ratios from paired looks cancel what wanders in the job; and since
 the books hold what was measured, the baseline is computed anew, as a whole, with the newest ratios and values.
 
@@ -16,7 +16,7 @@ What was saved has parts, which add up to it:
 
 - following the grid: a mix of two limits, blind to the signal, with the plan's mean rate in the plan's time, costs so
   much more by the curve than the plan does; scaled from the curve to what was measured. It does not wait where the run
-  was asked to, and so does its work sooner;
+  was asked to, by its plan or by a person, and so does its work sooner;
 - looks, and the first pass: what they cost more than the blind mix would have needed for their work in the same hours;
 - a better limit: the rest.
 """

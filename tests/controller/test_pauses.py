@@ -142,7 +142,7 @@ async def test_what_never_begins_is_withdrawn(tmp_path: Path) -> None:
             await asyncio.sleep(20)
             bench.say_status()
         assert bench.words()[-1] == "resume"
-        assert "has not come to the end of an iteration" in bench.pauses.state_of(KEY).ended_because
+        assert "the training has not paused within 600 s" in bench.pauses.state_of(KEY).ended_because
 
 
 async def test_a_training_that_goes_on_by_itself_is_not_asked_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.controller.runs.router_bench import NODE, TOPICS
 from tests.fakes import KEY, FakeBus, LoopClock
 
 MAX_PAUSE_S = 3_600.0
-WHY = "until about 14:00 UTC: the grid is dirtier than it will be"
+WHY = "until about 14:00 UTC: the grid is cleaner later"
 
 
 class PlannedRun:
@@ -112,6 +112,19 @@ async def test_who_pauses_it_takes_it_over() -> None:
         await asyncio.sleep(since_s + 1_801 - run.time_s)
         assert run.commands[-1].reason == "1800 s are over"
     assert run.barred_s == []
+
+
+@pytest.mark.parametrize(("says", "again_s"), [(True, AGAIN_S), (False, FAILED_S)])
+async def test_after_a_pause_that_was_taken_over_the_plan_does_not_ask_at_once(says: bool, again_s: float) -> None:
+    """The plan wants it to wait on; the pause is over in time, or the training has gone on by itself."""
+    run = PlannedRun()
+    async with run.waiting() as since_s:
+        run.pauses.pause(KEY, why="a minute at most", by="bob", for_s=60.0)
+        await asyncio.sleep(since_s + (60.5 if says else 30.0) - run.time_s)
+        run.say(paused_s=60.0)
+        await asyncio.sleep(2)
+        assert run.commands[-1].command == "resume"
+    assert run.barred_s == pytest.approx([again_s])
 
 
 async def test_who_ends_a_pause_that_was_taken_over_has_the_last_word_too() -> None:

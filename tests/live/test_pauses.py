@@ -127,7 +127,7 @@ def test_a_run_that_its_plan_has_paused_goes_on_when_the_controller_is_killed(no
     wait_for(node, node.is_paused)
     wait_for(node, lambda: (node.watcher.last("/limit") or {}).get("reason") == "paused_in_bad_hours")
     assert node.watcher.last("/limit")["detail"].startswith("paused until about ")
-    assert "the grid is dirtier than it will be (controller of n1)" in node.log("training.log")
+    assert "the grid is cleaner later (controller of n1)" in node.log("training.log")
     ended(controller, signal.SIGKILL)
     wait_for(node, lambda: not node.is_paused(), timeout_s=45.0)
     assert "its controller has stopped asking for it" in node.log("training.log")

@@ -89,7 +89,9 @@ async def test_it_waits_for_cheap_hours_and_the_saving_is_the_truth(
     reasons = list(dict.fromkeys(change.reason for change in site.limits(gpu)))
     assert reasons.index("pause_asked") < reasons.index("paused_in_bad_hours")
     (paused,) = [change for change in site.limits(gpu) if change.reason == "paused_in_bad_hours"]
-    assert paused.detail.startswith("paused until about 05:00 UTC: the grid is dearer than it will be; 0.6 EUR/kWh now")
+    assert paused.detail.startswith("paused until about 05:00 UTC: electricity is cheaper later; 0.6 EUR/kWh now")
+    (asked,) = [change for change in site.limits(gpu) if change.reason == "pause_asked"]
+    assert asked.detail.startswith("asked to pause until about 05:00 UTC: electricity is cheaper later; ")
     assert f"{KEY}: its plan asks for a pause: until about 05:00 UTC" in caplog.text
 
 

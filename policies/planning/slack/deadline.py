@@ -14,7 +14,7 @@ import numpy as np
 from policies.planning.duty_cycle import DutyCycle, duty_cycle_for
 from policies.planning.objectives import CurrentLimit, PlannedPause, SlackOptions, SwitchingRules
 from policies.planning.required_rate import RequiredRate
-from policies.planning.signal_outlook import SignalOutlook, build_outlook
+from policies.planning.signal_outlook import SignalOutlook, build_outlook, coarsened
 from policies.planning.slack.pause_cycle import PauseCycle, PauseRules, pause_cycle_for
 from policies.planning.slack.plan import SlackPlan, SlackRules, known_ahead_s, plan_with_slack
 from policies.vocabulary.profile import PowerProfile
@@ -111,7 +111,7 @@ def _outlook(inputs: SlackInputs, options: SlackOptions, time_s: float) -> Signa
         return None
     period_s = inputs.rules.period_s
     outlook = build_outlook(inputs.history, inputs.forecast, now_s=inputs.now_s, period_s=period_s, horizon_s=time_s)
-    return None if outlook is None or outlook.is_flat else outlook
+    return None if outlook is None or outlook.is_flat else coarsened(outlook, now_s=inputs.now_s)
 
 
 def _paused(

@@ -33,6 +33,8 @@ MIN_REST_RATIO: Final = 1e-9
 """A smaller rest of the outlook is rounding."""
 MAX_LATE_ENDS: Final = 48
 """So many ends at unknown hours are tried, at most; the step between them is an hour, or twice, four times as long."""
+MAX_HULL_POINTS: Final = 32
+"""So many points of a hull are scheduled, at most: between them the hull is nearly straight."""
 BISECTIONS: Final = 40
 
 
@@ -156,17 +158,19 @@ def plan_slack(
         ordered_s: for how long the values stand in the order of time [s]; later ones are at unknown hours. None: all.
         is_paused: whether the run is paused now.
     """
-    slowest, ends = curve.running.slowest, _ends(outlook, ordered_s)
+    slowest, ends = curve.running.slowest, _feasible(curve, _ends(outlook, ordered_s), left_iterations)
+    if not len(ends.running_s):
+        return _at_highest_rate(curve, outlook, left_iterations)
     order = _merit_order(curve, outlook.values, ends)
     rest = left_iterations - ends.running_s.sum(axis=1) * slowest.iterations_per_s
     until = np.cumsum(order.iterations, axis=1)
-    is_feasible = (rest >= 0) & (rest <= until[:, -1] + ROUNDING_RATIO * left_iterations)
-    if not is_feasible.any():
-        return _at_highest_rate(curve, outlook, left_iterations)
-    taken = np.clip(rest[:, None] - (until - order.iterations), 0.0, order.iterations)
-    costs = taken @ order.costs + ends.running_s @ outlook.values * slowest.power_w
-    best = int(np.argmin(np.where(is_feasible, costs, np.inf)))
-    last = min(int(np.searchsorted(until[best], rest[best])), len(order.costs) - 1)
+    lasts = [min(int(np.searchsorted(row, left)), len(row) - 1) for row, left in zip(until, rest, strict=True)]
+    costs = ends.running_s @ outlook.values * slowest.power_w
+    for n, last in enumerate(lasts):  # a product for each end is sooner done, and needs no further large array
+        missing = min(max(float(rest[n] - until[n, last]), -order.iterations[n, last]), 0.0)
+        costs[n] += order.iterations[n, : last + 1] @ order.costs[: last + 1] + missing * order.costs[last]
+    best = int(np.argmin(costs))
+    last = lasts[best]
     work = _shared(order, best, float(rest[best]), float(order.costs[last]), is_paused=is_paused)
     return _schedule(curve, outlook.values, order, ends, best, work, float(costs[best]), float(order.costs[last]))
 
@@ -220,6 +224,15 @@ def outlook_until(outlook: SignalOutlook, horizon_s: float, *, ordered_s: float 
     return SignalOutlook(shortened_s[kept], outlook.values[kept], min(outlook.foreseen_s, horizon_s))
 
 
+def _thinned(hull: Hull) -> tuple[Values, Values]:
+    """Return (rates [1/s], powers [W]) of the points of a hull that are scheduled: its ends and turns among them."""
+    points = hull.points
+    kept = set(np.linspace(0, len(points) - 1, min(len(points), MAX_HULL_POINTS)).round().astype(int).tolist())
+    kept |= {min(1, len(points) - 1), points.index(hull.most_efficient)}
+    thinned = Hull(tuple(points[n] for n in sorted(kept)))
+    return thinned.iterations_per_s, thinned.power_w
+
+
 def _segments(rates_per_s: Values, powers_w: Values) -> _Segments:
     widths_per_s, slopes_j = np.zeros((2, len(rates_per_s) - 1)), np.zeros((2, len(rates_per_s) - 1))
     if len(rates_per_s) > 1:
@@ -257,10 +270,19 @@ def _ends(outlook: SignalOutlook, ordered_s: float | None) -> _Ends:
     )
 
 
+def _feasible(curve: SlackCurve, ends: _Ends, left_iterations: float) -> _Ends:
+    """Return the ends with which the work can be done: neither too soon nor, at the slowest, too late."""
+    before_s, lasts_s = ends.running_s.sum(axis=1), ends.ending_s.sum(axis=1)
+    least = before_s * curve.running.slowest.iterations_per_s
+    most = (before_s + lasts_s) * curve.running.fastest.iterations_per_s
+    is_feasible = (least <= left_iterations) & (left_iterations <= most + ROUNDING_RATIO * left_iterations)
+    return _Ends(ends.running_s[is_feasible], ends.ending_s[is_feasible])
+
+
 def _merit_order(curve: SlackCurve, values: Values, ends: _Ends) -> _MeritOrder:
     """Return all segments in order of cost; the costs are the same for every end, the iterations are not."""
-    running = _segments(curve.running.iterations_per_s, curve.running.power_w)
-    ending = _segments(np.append(0.0, curve.efficient.iterations_per_s), np.append(0.0, curve.efficient.power_w))
+    running = _segments(*_thinned(curve.running))
+    ending = _segments(*(np.append(0.0, each) for each in _thinned(curve.efficient)))
     row, costs, iterations = (values < 0).astype(np.int_), [], []
     for segments, durations_s in ((running, ends.running_s), (ending, ends.ending_s)):
         costs.append((values[:, None] * segments.slopes_j[row]).ravel())

@@ -1,6 +1,7 @@
 """A plan that has its run wait: for a part of a period, without looks meanwhile, and anew where it may not."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from policies.planning import Progress, SlackOptions
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
 from tests.controller.control.control_bench import FULL, begin, limit_control
+from tests.controller.runs.test_pools import Workers
 from tests.fakes import MIDNIGHT_S, flat_signal
 
 DEADLINE = PlanConfig(objective="deadline", deadline="24h", may_pause=True)
@@ -67,11 +69,11 @@ def test_it_says_until_when_and_why_in_the_words_of_the_signal(run: LimitControl
     target = planned(run, 0.0)
     assert (target.reason, target.pause_why) == (
         "paused_in_bad_hours",
-        "until about 04:00 UTC: the grid is dearer than it will be",
+        "until about 04:00 UTC: electricity is cheaper later",
     )
     assert target.detail.startswith(f"paused {target.pause_why}; 0.6 EUR/kWh now, 0.1 to 0.6 later")
     grams = planned(begin(limit_control(plan=DEADLINE), known=FULL), 0.0, unit="g/kWh")
-    assert "the grid is dirtier than it will be" in grams.pause_why
+    assert "the grid is cleaner later" in grams.pause_why
 
 
 def test_a_pause_ends_within_its_period(run: LimitControl) -> None:
@@ -92,6 +94,21 @@ def test_what_may_not_wait_is_planned_anew_at_once(run: LimitControl) -> None:
 def test_nothing_waits_without_leave(run: LimitControl) -> None:
     assert planned(run, 0.0, slack=None).reason == "deadline_signal"
     assert planned(begin(limit_control(plan=DEADLINE)), 0.0).reason == "profiling"
+
+
+@pytest.mark.parametrize(("n", "may_wait"), [(1, True), (2, False)])
+async def test_processes_that_share_a_gpu_are_planned_without_pauses(tmp_path: Path, n: int, may_wait: bool) -> None:
+    """They cannot be asked, and a plan that waits for them would ask for ever."""
+    workers = Workers(tmp_path, n)
+    async with workers.bench.working():
+        for k in range(n):
+            await workers.begin(k, pausable=True, max_pause_s=2 * HOUR_S)
+        leader = workers.bench.training_run(run="w0")._leader
+        leader._has_deadline = leader._may_pause = True
+        begin(leader.limits, known=FULL)
+        slack = leader._slack(Provenance(source="test"), MIDNIGHT_S, 0)
+        assert slack is not None
+        assert (slack.idle_power_w is not None) == may_wait
 
 
 def test_no_look_begins_while_it_waits(run: LimitControl) -> None:

@@ -62,6 +62,13 @@ def test_a_run_that_was_asked_to_wait_is_not_idle_for_as_long_as_it_allows() -> 
     assert training.reason(end_s + 4 * MAX_KNOWN_PAUSE_S + IDLE_S) == "idle"
 
 
+def test_a_wait_that_begins_in_the_future_is_none() -> None:
+    training = Training(pausable=True, max_pause_s=2 * MAX_KNOWN_PAUSE_S)
+    end_s = training.iterate(0.0, 100)
+    training.say(0, end_s, paused_since_ns=(1 << 62) - 1)
+    assert training.reason(end_s + IDLE_S) == "idle"
+
+
 def test_long_iterations_are_no_idleness() -> None:
     training = Training()
     end_s = training.iterate(0.0, 3, step_s=300.0)

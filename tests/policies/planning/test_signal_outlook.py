@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies.planning.signal_outlook import DECAY_PER_HOUR, MIN_REST_RATIO, SignalOutlook, build_outlook
+from policies.planning.signal_outlook import (
+    DECAY_PER_HOUR,
+    MIN_REST_RATIO,
+    SignalOutlook,
+    build_outlook,
+    coarsened,
+)
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import grid, hourly, known_by
@@ -208,3 +214,44 @@ def test_empty_days_are_left_out(ago_days: int) -> None:
 def test_an_unknown_present_has_no_outlook() -> None:
     assert seen(USUAL.between(0.0, NOW_S - HOUR_S)) is None
     assert seen(None) is None
+
+
+@given(
+    st.floats(0.0, DAY_S),
+    st.lists(st.sampled_from([60.0, 300.0, 900.0, 1_800.0, HOUR_S]) | st.floats(1.0, 2 * HOUR_S), min_size=1),
+    st.integers(0, 5),
+    st.integers(1, 30),
+)
+def test_a_coarse_outlook_has_few_values_and_the_same_means(
+    at_s: float, durations_s: list[float], n_late: int, max_timed: int
+) -> None:
+    n_timed = max(len(durations_s) - n_late, 1)
+    durations = np.array(durations_s, dtype=np.float64)
+    values = np.array([n % 7 - 1.0 for n in range(len(durations))])
+    fine = SignalOutlook(durations, values, timed_s=float(durations[:n_timed].sum()))
+    coarse = coarsened(fine, now_s=NOW_S + at_s, max_timed=max_timed)
+    n_late = len(durations) - n_timed
+    assert len(coarse.values) - n_late <= 1 + max_timed
+    assert (coarse.durations_s[0], coarse.values[0]) == (fine.durations_s[0], fine.values[0])
+    assert coarse.values[len(coarse.values) - n_late :].tolist() == fine.values[n_timed:].tolist()
+    assert coarse.durations_s.sum() == pytest.approx(durations.sum())
+    assert coarse.mean == pytest.approx(fine.mean, abs=1e-9)
+    assert (coarse.timed_s, coarse.foreseen_s) == (fine.timed_s, fine.foreseen_s)
+
+
+@pytest.mark.parametrize("at_s", [0.0, 600.0, 3_599.0])
+def test_hours_are_coarse_enough_and_quarters_of_one_are_its_mean(at_s: float) -> None:
+    now_s, hours = NOW_S + at_s, ahead(np.arange(48.0).tolist())
+    quarters = replace(
+        hours,
+        starts_s=(hours.starts_s[:, None] + 900.0 * np.arange(4)).ravel(),
+        values=np.repeat(hours.values, 4) + np.tile([-9.0, 9.0, 9.0, -9.0], 48),
+        estimated=np.repeat(hours.estimated, 4),
+    )
+    of_hours, of_quarters = (seen(None, each, now_s=now_s, horizon_s=DAY_S) for each in (hours, quarters))
+    assert of_hours is not None
+    assert of_quarters is not None
+    same, merged = coarsened(of_hours, now_s=now_s), coarsened(of_quarters, now_s=now_s)
+    assert same.values.tolist() == of_hours.values.tolist()
+    assert merged.durations_s == pytest.approx(same.durations_s)
+    assert merged.values[2:-1] == pytest.approx(same.values[2:-1])

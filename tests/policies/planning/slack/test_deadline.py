@@ -1,5 +1,6 @@
 """A run with a deadline: its slack is used where hours differ, and the deadline is kept."""
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,6 +18,8 @@ from policies.planning import (
     SwitchingRules,
     choose_power_limit,
 )
+from policies.vocabulary.power_curve import fit_curve
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import ESTIMATED, Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, hourly, integral
@@ -54,11 +57,12 @@ def decided(
     lived: Lived | None = None,
     current: CurrentLimit | None = None,
     settled_s: float = 2 * DAY_S,
+    profile: PowerProfile = A40,
 ) -> Decision:
     """Return the decision at a time for a run with a deadline so many hours after its start."""
     lived = lived or Lived(now_s=now_s, active_s=now_s - STARTED_S, pauses=[], limits_w=set())
     return choose_power_limit(
-        profile=A40,
+        profile=profile,
         objective=DeadlineObjective(deadline_s=STARTED_S + hours * HOUR_S),
         rules=RULES,
         history=signal.between(-np.inf, now_s + 900.0),
@@ -203,6 +207,25 @@ def test_asked_pauses_take_nothing_from_the_time_that_is_left() -> None:
     decision = decided(flat, AT_NOON_S, hours=24.0, work_h=10.0, slack=MAY_PAUSE, lived=waited)
     assert decision.iterations_per_s < TOP_PER_S
     assert decision.reason == "deadline_static"
+
+
+@pytest.mark.parametrize(("days", "work_h"), [(2, 14.0), (14, 30.0)])
+def test_values_of_five_minutes_take_little_memory_and_so_little_time(days: int, work_h: float) -> None:
+    """The controller plans between two messages: with each value, end and point of the curve it took seconds."""
+    step_s = 300.0
+    values = 300.0 + 200.0 * np.sin(np.arange(20 * DAY_S / step_s) / 40)
+    starts_s = np.arange(len(values), dtype=np.float64) * step_s
+    signal = replace(hourly(values), starts_s=starts_s, ends_s=step_s * len(values))
+    slack = replace(MAY_PAUSE, rms_errors=np.full(96, 5.0))
+    curve = fit_curve(A40, step_w=1.0)
+    tracemalloc.start()
+    decision = decided(
+        signal, AT_NOON_S, hours=24.0 * days, work_h=work_h, slack=slack, settled_s=4 * DAY_S, profile=curve
+    )
+    used_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert decision.reason in {"paused_in_bad_hours", "slow_in_bad_hours", "deadline_signal"}
+    assert used_bytes < 50e6
 
 
 @settings(max_examples=40, deadline=None)
