@@ -232,8 +232,8 @@ def test_a_coarse_outlook_has_few_values_and_the_same_means(
     coarse = coarsened(fine, now_s=NOW_S + at_s, max_timed=max_timed)
     n_late = len(durations) - n_timed
     assert len(coarse.values) - n_late <= 1 + max_timed
-    assert (coarse.durations_s[0], coarse.values[0]) == (fine.durations_s[0], fine.values[0])
-    assert coarse.values[len(coarse.values) - n_late :].tolist() == fine.values[n_timed:].tolist()
+    assert (coarse.durations_s[0], coarse.values[0]) == pytest.approx((fine.durations_s[0], fine.values[0]))
+    assert coarse.values[len(coarse.values) - n_late :] == pytest.approx(fine.values[n_timed:])
     assert coarse.durations_s.sum() == pytest.approx(durations.sum())
     assert coarse.mean == pytest.approx(fine.mean, abs=1e-9)
     assert (coarse.timed_s, coarse.foreseen_s) == (fine.timed_s, fine.foreseen_s)
@@ -252,6 +252,6 @@ def test_hours_are_coarse_enough_and_quarters_of_one_are_its_mean(at_s: float) -
     assert of_hours is not None
     assert of_quarters is not None
     same, merged = coarsened(of_hours, now_s=now_s), coarsened(of_quarters, now_s=now_s)
-    assert same.values.tolist() == of_hours.values.tolist()
+    assert same.values == pytest.approx(of_hours.values)
     assert merged.durations_s == pytest.approx(same.durations_s)
     assert merged.values[2:-1] == pytest.approx(same.values[2:-1])
