@@ -295,6 +295,11 @@ class Ranks:
         return number
 
     @property
+    def is_alone(self) -> bool:
+        """Return whether it is one process that no launcher has made one of several."""
+        return not self.is_pool and self.members.keys() == {0} and self.status.world_size == 1
+
+    @property
     def is_resized(self) -> bool:
         """Return whether other ranks of a pool run than those whose curve is known."""
         return self.is_pool and not self.ending and self.n_running != self.pool_size

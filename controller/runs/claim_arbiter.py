@@ -302,7 +302,7 @@ class ClaimArbiter:
                 detail = f"{why_unseen}; energy is measured, and no limit set, unless the operator sets gpu.trust_bus"
                 refusal = ClaimRejection(code="claim_unproven", detail=detail)
             claim.uuids = frozenset(gpu.uuid for gpu in gpus)
-        elif refusal.owner is not None and self._joins(key, refusal.owner, standing):
+        elif refusal.owner is not None and self._try_join(key, refusal.owner, standing):
             return
         if refusal is not None:
             self._refuse(key, number, claim, refusal)
@@ -311,8 +311,8 @@ class ClaimArbiter:
         run.unproven.discard(number)
         run.rejections.pop(number, None)
 
-    def _joins(self, key: RunKey, owner: RunKey, standing: Standing) -> bool:
-        """Join a run without a GPU to the one that has its GPU; its claim on that must be as sure as the owner's."""
+    def _try_join(self, key: RunKey, owner: RunKey, standing: Standing) -> bool:
+        """Join a run without a GPU to the one that has its GPU, where its claim on that is as sure as the owner's."""
         if self.claims.owned.get(key) or standing != self.claims.standing(owner) or not self._join(key, owner):
             return False
         of_run = self._claims[owner]

@@ -229,7 +229,7 @@ class Router:
     def _join(self, key: RunKey, owner: RunKey) -> bool:
         """Make the process of a run a rank of another one, where they are one training; return whether they are."""
         run, whole = self.runs[key], self.runs[owner]
-        if not whole.joins(run):
+        if not whole.can_take_in(run):
             return False
         number = whole.take_in(run)
         self._joined[key] = owner, number

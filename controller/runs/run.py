@@ -225,17 +225,16 @@ class TrainingRun:
             self._end("finished")
         return is_owner
 
-    def joins(self, other: "TrainingRun") -> bool:
+    def can_take_in(self, other: "TrainingRun") -> bool:
         """Return whether another run is a part of this one, if both compute on one GPU.
 
         Each is one process below the same `gridchase run`, or this one is a pool of such; no launcher made them.
         """
         launches = {run.ranks.status.launch for run in (self, other)}
-        are_alone = all(run.ranks.status.world_size == len(run.ranks.members) == 1 for run in (self, other))
         is_own = self.identity.key[:2] == other.identity.key[:2] and len(launches) == 1 and None not in launches
-        is_one = are_alone or (self.ranks.is_pool and not other.ranks.is_pool and len(other.ranks.members) == 1)
+        are_alone = other.ranks.is_alone and (self.ranks.is_alone or self.ranks.is_pool)
         is_running = not any(run.ended or run.ranks.ending or run.ranks.rivals_s for run in (self, other))
-        return is_own and is_one and is_running and len(self.ranks.members) < MAX_POOL
+        return is_own and are_alone and is_running and len(self.ranks.members) < MAX_POOL
 
     def take_in(self, other: "TrainingRun") -> int:
         """Make the process of a run that joins a rank of this one; return its number."""
@@ -246,7 +245,7 @@ class TrainingRun:
         self.ended, self._has_left = "finished", True
         self.rejections.clear()
         self.unproven.clear()
-        return self.ranks.members.pop(0)
+        return self.ranks.members.popitem()[1]
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""

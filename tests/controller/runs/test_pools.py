@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from controller.runs.gpu_claims import Standing
 from controller.runs.router import Router
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
@@ -45,9 +46,9 @@ class Workers:
     def router(self) -> Router:
         return self.bench.router
 
-    def status(self, k: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+    def status(self, k: int, *, rank: int = 0, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
         fields = {"run": f"w{k}", "pid": self.pid(k), "launch": "launch-1", "gpus": [], "started_at_s": 1.0 + k}
-        self.bench.say("status", rank_status(**{**fields, **changes}), run=f"w{k}")
+        self.bench.say("status", rank_status(**{**fields, **changes}), run=f"w{k}", rank=rank)
 
     async def begin(self, k: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
         self.status(k, **changes)
@@ -210,14 +211,33 @@ async def test_processes_of_another_launch_are_refused_the_gpu(tmp_path: Path, c
         assert workers.numbers() == [0]
 
 
-async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("owner", "joiner"), [(0, 1), (1, 0)])
+async def test_a_rank_other_than_0_is_no_process_of_its_own(tmp_path: Path, owner: int, joiner: int) -> None:
     workers = Workers(tmp_path, 2)
-    workers.bench.processes.known[workers.pid(1)] = (fake_process(workers.pid(1), uid=1_001),)
     async with workers.bench.working():
-        await workers.begin(0)
-        await workers.begin(1)
+        workers.status(owner, rank=3 * owner)
         await asyncio.sleep(SETTLE_S)
-        assert all(not run.ranks.is_pool for run in workers.router.runs.values())
+        workers.status(joiner, rank=3 * joiner)
+        await asyncio.sleep(SETTLE_S)
+        assert len(workers.router.runs) == 2
+
+
+@pytest.mark.parametrize("proven", [0, 1])
+async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path, proven: int) -> None:
+    """Of two processes one bears its mark; the other one, whose user has no account here, has only its word."""
+    workers = Workers(tmp_path, 2)
+    workers.bench.processes.uids[USER] = None
+    workers.bench.processes.known[workers.pid(1 - proven)] = (fake_process(workers.pid(1 - proven)),)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k, gpus=["GPU-0"])
+        for k in range(2):
+            workers.status(k, gpus=["GPU-0"])
+        await asyncio.sleep(SETTLE_S)
+        claims = workers.router.arbiter.claims
+        assert claims.owned[workers.key(proven)] == {"GPU-0"}
+        assert claims.standing(workers.key(proven)) is Standing.PROVEN
+        assert workers.bench.training_run(run=f"w{1 - proven}").rejections == {0: "gpu_taken"}
 
 
 async def test_a_controller_that_is_started_again_joins_them_anew(tmp_path: Path) -> None:
