@@ -85,7 +85,9 @@ class RunNotices:
             self.joined, self.refusal = Place(notice.joined, notice.rank), None
             _LOGGER.info("%s", printable(notice.detail))
             return
-        if notice.code != HEARD:
+        if notice.code == HEARD:  # a controller that does not know of others has begun to count this process
+            self.joined = None
+        else:
             self.refusal = notice.code, notice.detail
         if notice.code == HEARD or notice.code in self._codes or len(self._codes) >= _MAX_CODES:
             return

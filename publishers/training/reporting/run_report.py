@@ -93,9 +93,9 @@ class RunReport:
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, before the first status: the records are of what follows it."""
         joined = self._notices.joined
-        if joined is not None and joined != self._joined:
-            self._joined = joined
-            self._feed.follow(self._settings.key._replace(run=joined.run), self._settings.root)
+        if joined != self._joined:
+            self._joined, run = joined, self._settings.run if joined is None else joined.run
+            self._feed.follow(self._settings.key._replace(run=run), self._settings.root)
         self._feed.subscribe(connection)
 
     def live(self) -> dict[str, float] | None:
