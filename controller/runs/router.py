@@ -26,7 +26,7 @@ from controller.runs.retained_topics import HostSweep, RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode, encode
-from publishers.messages.reports import HEARD, JOINED, Notice
+from publishers.messages.reports import HEARD, JOINED, OTHERS_RUN, Notice
 from publishers.messages.topics import PROBE, ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
@@ -199,6 +199,8 @@ class Router:
             raise DecodeError(f"{MAX_RANKS} ranks of user {key.user} on this node already")
         may_claim = run.on_status(rank, status) and not run.ended
         self._other_hosts.update(key)
+        if status.state == "finished" and run.ranks.is_pool and not (is_new or run.ranks.ending):
+            self._notify(key, rank, OTHERS_RUN, f"other processes of run {key.run} go on")
         if may_claim:
             self.arbiter.on_status(key, rank, own=own)
 

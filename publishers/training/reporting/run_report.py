@@ -133,7 +133,7 @@ class RunReport:
     @property
     def is_awaited(self) -> bool:
         """Return whether the run's last record is still to come: a controller has heard this process."""
-        may_speak = self._joined is not None or self._rank == 0
+        may_speak = self._rank == 0 if self._joined is None else not self._notices.others_run
         return may_speak and self._notices.is_heard and not self._feed.has_ended
 
     def write_emissions(self) -> None:

@@ -112,6 +112,8 @@ async def test_the_joined_process_is_told_and_its_own_run_leaves_no_record(tmp_p
         assert workers.final(0) is None
         workers.status(1, state="finished")
         await asyncio.sleep(5 * TICK_S)
+        last = [workers.bench.notices(run=f"w{k}")[-1].code for k in range(2)]
+        assert last == ["others_run", "joined"]
     final = workers.final(0)
     assert final is not None
     assert (final.iterations, final.last_rank, final.state) == (12 * 20 + 60, 1, "finished")
