@@ -289,6 +289,31 @@ async def test_a_joined_process_that_is_heard_first_after_a_restart_is_the_rank_
             assert [each.code for each in again.bench.notices(run=f"w{k}")] == ["joined"]
 
 
+async def test_a_run_with_a_record_is_no_part_of_one_that_is_heard_first_after_a_restart(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.work({0: 10}, seconds=40)
+        energy_j = workers.bench.training_run(run="w0")._account.totals.energy_j
+    again = restarted(workers, tmp_path, 0, 1)
+    async with again.bench.working():
+        for k in (1, 0):
+            await again.begin(k)
+        await again.work({0: 10, 1: 10}, seconds=10)
+        assert again.bench.training_run(run="w0").rejections == {0: "gpu_taken"}
+        again.status(1, state="finished")
+        await again.work({0: 10}, seconds=10)
+        again.status(0)
+        await again.work({0: 10}, seconds=10)
+        again.status(0, state="finished")
+        await asyncio.sleep(5 * TICK_S)
+    first, second = again.final(0), again.final(1)
+    assert first is not None
+    assert second is not None
+    assert first.energy_j > energy_j
+    assert (second.iterations, second.last_rank) == (100, None)
+
+
 async def test_one_that_goes_on_alone_after_a_restart_closes_the_record_of_all(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
     async with workers.bench.working():
