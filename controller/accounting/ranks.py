@@ -1,7 +1,7 @@
 """The training processes of one run on this node: which process owns a rank, which have ended, which are silent."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
@@ -80,10 +80,12 @@ class PooledLog:
 
     Args:
         ranks: the ranks, also those that have ended.
+        before: how far those were that only a former controller has seen: they have ended, or are yet to come.
     """
 
-    def __init__(self, ranks: Sequence[Rank]) -> None:
+    def __init__(self, ranks: Sequence[Rank], before: Iterable[IterationTotals] = ()) -> None:
         self._ranks = ranks
+        self._logs = [rank.log for rank in ranks] + [IterationLog(totals, by_another=True) for totals in before]
 
     @property
     def _live(self) -> list[IterationLog]:
@@ -117,7 +119,7 @@ class PooledLog:
     @property
     def n_iterations(self) -> float:
         """Return how many iterations there were in all."""
-        return sum(rank.log.n_iterations for rank in self._ranks)
+        return sum(log.n_iterations for log in self._logs)
 
     @property
     def n_unobserved(self) -> float:
@@ -126,7 +128,7 @@ class PooledLog:
 
     @property
     def _furthest(self) -> IterationLog:
-        return max((rank.log for rank in self._ranks), key=lambda log: (log.n_epochs, log.epochs))
+        return max(self._logs, key=lambda log: (log.n_epochs, log.epochs))
 
     @property
     def n_epochs(self) -> int:
@@ -152,7 +154,8 @@ class PooledLog:
             for rank in self._ranks
         ]
         known = [total for total in totals if total is not None]
-        return sum(known) if len(known) == len(totals) else None
+        n_before = sum(log.n_iterations for log in self._logs[len(self._ranks) :])
+        return n_before + sum(known) if len(known) == len(totals) else None
 
     def is_paused(self, now_ns: int, *, after_s: float) -> bool:
         """Return whether none of them iterates."""
@@ -191,6 +194,7 @@ class Ranks:
         name: the run, for the log.
         lease_s: how long a process may be silent [s].
         checkpoints: how far its processes were when a former controller stopped.
+        is_pool: whether they were a pool then.
 
     Attributes:
         members: the ranks by number.
@@ -212,13 +216,20 @@ class Ranks:
 
     status: RankStatus
 
-    def __init__(self, *, name: str, lease_s: float, checkpoints: Mapping[int, RankCheckpoint] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        lease_s: float,
+        checkpoints: Mapping[int, RankCheckpoint] | None = None,
+        is_pool: bool = False,
+    ) -> None:
         self.name = name
         self.members: dict[int, Rank] = {}
         self.ending: End | None = None
         self.is_multi_node = False
         self.logs: list[RankLog] = []
-        self.is_pool = False
+        self.is_pool = is_pool
         self.n_running, self.pool_size = 0, 1
         self.is_resumed = self.is_restarted = False
         self._checkpoints = dict(checkpoints or {})
@@ -281,18 +292,22 @@ class Ranks:
 
     def adopt(self, rank: Rank, *, now_s: float) -> int:
         """Take in the only rank of another run, whose iterations add to those of this one; return its number here."""
-        process = rank.status.pid, rank.status.started_at_s
-        known = (n for n, each in self._checkpoints.items() if (each.pid, each.started_at_s) == process)
-        number = next(known, None)
-        if number is None or number in self.members:
-            number = next(n for n in count(1) if n not in self.members and n not in self._checkpoints)
-        else:
-            rank.log = self._log_for(number, rank.status, now_s)
+        number = next(n for n in count(1) if n not in self.members and n not in self._checkpoints)
         self.members[number] = rank
         self.is_pool = True
         self._joined_s = now_s
         self._update()
         return number
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this node leads the run: it has rank 0, or had it, since a pool is on one node."""
+        return self.is_pool or 0 in self.members
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether it is one process that no launcher has made one of several."""
+        return not self.is_pool and self.members.keys() == {0} and self.status.world_size == 1
 
     @property
     def is_resized(self) -> bool:
@@ -372,7 +387,8 @@ class Ranks:
         self.n_running = len(running)
         self.logs = [rank.log for rank in running]
         if self.is_pool:
-            self.logs = [PooledLog(list(self.members.values()))]
+            before = [each.totals for each in self._checkpoints.values()] if self.is_resumed else []
+            self.logs = [PooledLog(list(self.members.values()), before)]
             world_size = len(self.members) if self.ending else self.pool_size
             self.status = msgspec.structs.replace(self.status, world_size=world_size)
 

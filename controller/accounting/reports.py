@@ -120,7 +120,7 @@ class RunReporter:
 
     def whole(self, part: RunEnergy) -> RunEnergy | None:
         """Return the energy of the whole run, by this node's part and those of others; None: rank 0 is on another."""
-        if 0 not in self._ranks.members:
+        if not self._ranks.is_leader:
             return None
         return summed(part, self._other_nodes.energies.values() if self._ranks.is_multi_node else ())
 

@@ -25,7 +25,8 @@ from controller.clock import Clock
 from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
 from policies.profiling.paired_looks import Pair
-from publishers.messages.topics import escape_level
+from publishers.messages.topics import RunKey, escape_level
+from publishers.messages.training import RankStatus
 from publishers.shared.files.file_writer import Content, FileWriter
 
 VERSION: Final = 4
@@ -56,6 +57,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         time_budget_start: where the time budget starts, where the run has dropped a curve.
         ledger: the time at each limit since then, and what the limits are relative to the highest one.
         books: as in `run_books.BooksSnapshot`; what is wrong with them costs them alone.
+        is_pool: whether its processes were runs of their own at first.
     """
 
     user: str
@@ -70,6 +72,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
     time_budget_start: TimeBudgetStart | None = None
     ledger: LedgerSnapshot | None = None
     books: msgspec.Raw = NO_BOOKS
+    is_pool: bool = False
     version: int = VERSION
 
 
@@ -116,6 +119,17 @@ class RunCheckpoints:
         checkpoint = self._checkpoints.get(self._path(identity))
         return checkpoint if checkpoint is not None and self._is_useful(checkpoint) else None
 
+    def place_in_pool(self, key: RunKey, status: RankStatus) -> tuple[RunKey, int] | None:
+        """Return of which other run a process was joined to be a rank, and which one; None where it is of none."""
+        process = status.pid, status.started_at_s
+        for checkpoint in reversed(self._checkpoints.values()):
+            whole = RunKey(checkpoint.user, checkpoint.job, checkpoint.run)
+            if checkpoint.is_pool and whole[:2] == key[:2] and whole != key and self._is_useful(checkpoint):
+                for number, rank in checkpoint.ranks.items():
+                    if (rank.pid, rank.started_at_s) == process:
+                        return whole, number
+        return None
+
     def is_unreadable(self, identity: RunIdentity) -> bool:
         """Return whether a former controller has left a checkpoint of a run that could not be read."""
         return self._path(identity) in self._unreadable
@@ -131,6 +145,7 @@ class RunCheckpoints:
         time_budget_start: TimeBudgetStart | None = None,
         ledger: LedgerSnapshot | None = None,
         books: msgspec.Raw = NO_BOOKS,
+        is_pool: bool = False,
     ) -> None:
         """Save the checkpoint of a run; where there are too many, the oldest ones are deleted."""
         path = self._path(identity)
@@ -147,6 +162,7 @@ class RunCheckpoints:
             time_budget_start=time_budget_start,
             ledger=ledger,
             books=books,
+            is_pool=is_pool,
         )
         self._checkpoints.pop(path, None)
         self._checkpoints[path] = checkpoint

@@ -62,7 +62,7 @@ class _RankClaim:
 class _RunClaims:
     """What the ranks of a run claim, by rank, which refusals it was told, and which GPUs it was last not seen on.
 
-    `marks` are what the processes bear that were joined to it.
+    `marks` are what its processes bear, also those that were joined to it.
     """
 
     ranks: dict[int, _RankClaim] = field(default_factory=dict)
@@ -139,12 +139,19 @@ class ClaimArbiter:
             for number in [number for number, claim in of_run.ranks.items() if not claim.is_granted]:
                 self.on_status(key, number)
 
-    def on_status(self, key: RunKey, number: int) -> None:
-        """Consider the claim of a rank that has published its status; each heartbeat tries a refused one again."""
+    def on_status(self, key: RunKey, number: int, *, own: RunKey | None = None) -> None:
+        """Consider the claim of a rank that has published its status; each heartbeat tries a refused one again.
+
+        Args:
+            key: its run.
+            number: the rank.
+            own: the run whose mark its process bears, where it was joined to this one.
+        """
         run = self._runs[key]
         status = run.ranks.members[number].status
         process, references = process_of(status), tuple(status.gpus)
         of_run = self._claims.setdefault(key, _RunClaims())
+        of_run.marks.add(run_mark(own or key))
         claim = of_run.ranks.get(number)
         if claim is None or claim.process != process:
             self._on_process(key, number)
@@ -233,7 +240,7 @@ class ClaimArbiter:
             for number, rank in members.items()
             if number in of_run.ranks
         }
-        claimant = Claimant(marks={run_mark(key), *of_run.marks}, processes=frozenset(named.values()), uid=uid)
+        claimant = Claimant(marks=of_run.marks, processes=frozenset(named.values()), uid=uid)
         verdicts, known = judge(claimant, self._boards)
         for number, process in named.items():
             of_run.ranks[number].tenant = process.tenant or known.get(process)
@@ -302,7 +309,7 @@ class ClaimArbiter:
                 detail = f"{why_unseen}; energy is measured, and no limit set, unless the operator sets gpu.trust_bus"
                 refusal = ClaimRejection(code="claim_unproven", detail=detail)
             claim.uuids = frozenset(gpu.uuid for gpu in gpus)
-        elif refusal.owner is not None and self._joins(key, refusal.owner, standing):
+        elif refusal.owner is not None and self._try_join(key, refusal.owner, standing):
             return
         if refusal is not None:
             self._refuse(key, number, claim, refusal)
@@ -311,12 +318,11 @@ class ClaimArbiter:
         run.unproven.discard(number)
         run.rejections.pop(number, None)
 
-    def _joins(self, key: RunKey, owner: RunKey, standing: Standing) -> bool:
-        """Join a run without a GPU to the one that has its GPU; its claim on that must be as sure as the owner's."""
+    def _try_join(self, key: RunKey, owner: RunKey, standing: Standing) -> bool:
+        """Join a run without a GPU to the one that has its GPU, where its claim on that is as sure as the owner's."""
         if self.claims.owned.get(key) or standing != self.claims.standing(owner) or not self._join(key, owner):
             return False
-        of_run = self._claims[owner]
-        of_run.marks |= {run_mark(key), *self._claims.pop(key).marks}
+        del self._claims[key]
         return True
 
     def _found(

@@ -90,7 +90,7 @@ class OtherHosts:
         run = self._runs.get(key)
         role: Role | None = None
         if run is not None and run.ended is None and run.ranks.is_multi_node:
-            role = "leader" if run.is_leader else "follower"
+            role = "leader" if run.ranks.is_leader else "follower"
         membership = self._memberships.get(key)
         former = membership.role if membership else None
         if role == former:
@@ -133,7 +133,7 @@ class OtherHosts:
     def _on_part(self, topic: ParsedTopic, payload: bytes) -> None:
         """Route another node's part of a run to the run, where this node leads it."""
         run = self._runs.get(topic.run) if topic.run is not None else None
-        if not payload or run is None or not run.is_leader or topic.node in {None, self._node}:
+        if not payload or run is None or not run.ranks.is_leader or topic.node in {None, self._node}:
             return
         if topic.leaf == "energy":
             run.other_nodes.on_energy(topic.node or "", decode(payload, RunEnergy))

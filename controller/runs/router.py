@@ -26,7 +26,7 @@ from controller.runs.retained_topics import HostSweep, RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode, encode
-from publishers.messages.reports import HEARD, JOINED, Notice
+from publishers.messages.reports import HEARD, JOINED, OTHERS_RUN, Notice
 from publishers.messages.topics import PROBE, ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
@@ -89,7 +89,7 @@ class Router:
             grant=self._grant,
             withdraw=self._withdraw,
             refuse=self._refuse,
-            acknowledge=lambda key, rank: self._notify(key, rank, HEARD, HEARD_DETAIL),
+            acknowledge=self._acknowledge,
             join=self._join,
         )
         self.invalid_messages = InvalidMessages(clock.now_s)
@@ -157,11 +157,13 @@ class Router:
     def _on_surplus(self, topic: str) -> None:
         """Tell a run, once, that messages of it are dropped."""
         parsed = self._topics.parse(topic)
-        run = self.runs.get(parsed.run) if parsed is not None and parsed.run is not None else None
-        if run is None or run.is_flooding or parsed is None or parsed.run is None or parsed.rank is None:
+        if parsed is None or parsed.run is None or parsed.rank is None:
             return
-        run.is_flooding = True
-        self._notify(parsed.run, parsed.rank, "too_many_messages", SURPLUS_DETAIL)
+        key, rank = self._place(parsed.run, parsed.rank)
+        run = self.runs.get(key)
+        if run is not None and not run.is_flooding:
+            run.is_flooding = True
+            self._notify(key, rank, "too_many_messages", SURPLUS_DETAIL)
 
     def _on_status(self, topic: ParsedTopic, payload: bytes) -> None:
         if not payload:  # a retained status that was cleared
@@ -179,6 +181,10 @@ class Router:
 
     def _route_status(self, key: RunKey, rank: int, status: RankStatus) -> None:
         """Start a run, or update it; where one of this name has ended and is not retired yet, wait for that."""
+        own = key
+        is_new = status.state == "running" and key not in self.runs and key not in self._joined
+        if is_new and (place := self._checkpoints.place_in_pool(key, status)) is not None:
+            self._joined[key] = place
         key, rank = self._place(key, rank)
         run = self.runs.get(key)
         if run is not None and run.is_succeeded_by(rank, status):
@@ -193,8 +199,10 @@ class Router:
             raise DecodeError(f"{MAX_RANKS} ranks of user {key.user} on this node already")
         may_claim = run.on_status(rank, status) and not run.ended
         self._other_hosts.update(key)
+        if status.state == "finished" and run.ranks.is_pool and not (is_new or run.ranks.ending):
+            self._notify(key, rank, OTHERS_RUN, f"other processes of run {key.run} go on")
         if may_claim:
-            self.arbiter.on_status(key, rank)
+            self.arbiter.on_status(key, rank, own=own)
 
     def _n_ranks(self, user: str) -> int:
         return sum(len(run.ranks.members) for key, run in self.runs.items() if key.user == user)
@@ -219,26 +227,31 @@ class Router:
 
     def _place(self, key: RunKey, rank: int) -> tuple[RunKey, int]:
         """Return of which run a rank of a run is now: another one, where it was joined to one that goes on."""
-        whole, number = self._joined.get(key, (key, rank))
-        run = self.runs.get(whole)
-        if whole != key and (run is None or run.ended):
-            del self._joined[key]
-            return key, rank
-        return whole, number
+        return self._joined.get(key, (key, rank))
+
+    def _own(self, key: RunKey, rank: int) -> RunKey:
+        """Return the run that the process of a rank speaks for and listens to: another one, where it was joined."""
+        return next((own for own, place in self._joined.items() if place == (key, rank)), key)
 
     def _join(self, key: RunKey, owner: RunKey) -> bool:
         """Make the process of a run a rank of another one, where they are one training; return whether they are."""
         run, whole = self.runs[key], self.runs[owner]
-        if not whole.joins(run):
+        if not whole.can_take_in(run):
             return False
         number = whole.take_in(run)
         self._joined[key] = owner, number
-        detail = f"this process is rank {number} of run {owner.run}, whose GPU it shares: their rates add up"
-        self._notify(key, number, JOINED, detail, joined=owner.run)
-        self._notify(owner, 0, JOINED, f"other processes are ranks of run {owner.run}, too", joined=owner.run)
+        self._acknowledge(owner, 0)
         _LOGGER.info("%s: is rank %d of %s from now on", key, number, owner)
-        self.arbiter.on_status(owner, number)
+        self.arbiter.on_status(owner, number, own=key)
         return True
+
+    def _acknowledge(self, key: RunKey, rank: int) -> None:
+        """Tell a process that it is heard, and whether it is a rank of a run with others that share its GPU."""
+        if not self.runs[key].ranks.is_pool:
+            self._notify(key, rank, HEARD, HEARD_DETAIL)
+            return
+        detail = f"this process is rank {rank} of run {key.run}, whose GPU others share: their rates add up"
+        self._notify(key, rank, JOINED, detail, joined=key.run)
 
     def _start(self, key: RunKey, rank: int) -> TrainingRun | None:
         """Start the task of a run that is new; None where the node has no room for it."""
@@ -275,16 +288,18 @@ class Router:
         self.runs.pop(key)
         self._other_hosts.update(key)
         self._ended[key] = None
-        self._joined = {part: place for part, place in self._joined.items() if place[0] != key}
         _LOGGER.info("%s: %s", key, run.ended)
-        for rank, message in self._successors.pop(key):
+        successors = [(self._own(key, rank), rank, message) for rank, message in self._successors.pop(key)]
+        self._joined = {part: place for part, place in self._joined.items() if place[0] != key}
+        for own, number, message in successors:
+            rank = number if own == key else 0
             try:
                 if isinstance(message, RankStatus):
-                    self._route_status(key, rank, message)
+                    self._route_status(own, rank, message)
                 else:
-                    self._route_iterations(key, rank, message)
+                    self._route_iterations(*self._place(own, rank), message)
             except DecodeError as error:
-                self.invalid_messages.add(self._topics.rank(self._boot_id, key, rank, "status"), str(error))
+                self.invalid_messages.add(self._topics.rank(self._boot_id, own, rank, "status"), str(error))
 
     def _release_gpus(self, ended: TrainingRun) -> None:
         """Free the GPUs of a run that has ended; the claims that waited for them are considered soon."""
@@ -312,10 +327,11 @@ class Router:
 
     def _notify(self, key: RunKey, rank: int, code: str, detail: str, *, joined: str | None = None) -> None:
         """Send a notice to a training process."""
+        own = self._own(key, rank)
         notice = Notice(
-            user=key.user,
-            job=key.job,
-            run=key.run,
+            user=own.user,
+            job=own.job,
+            run=own.run,
             rank=rank,
             node=self._config.node.name,
             boot_id=self._boot_id,
@@ -324,7 +340,7 @@ class Router:
             detail=detail[:MAX_DETAIL],
             joined=joined,
         )
-        self._bus.publish(self._topics.run(key, "notice"), encode(notice), qos=1)
+        self._bus.publish(self._topics.run(own, "notice"), encode(notice), qos=1)
 
 
 def _sender(topic: ParsedTopic, run: str) -> tuple[RunKey, int]:

@@ -102,16 +102,16 @@ class TrainingRun:
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
         self._is_resumed = self._is_downtime_skipped = self._has_left = False
         name, ranks = str(identity.key), self._former.ranks if self._former else None
-        self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks)
+        was_pool = self._former is not None and self._former.is_pool
+        self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks, is_pool=was_pool)
         self.rejections: dict[int, str] = {}
         self.unproven: set[int] = set()
         self.is_flooding, self.planned_pause = False, ""
         self.ended: End | None = None
         self._report_period_s = config.energy.period_s
         self._clock, self._signal, self._on_release = clock, signal, on_release
-        self.gpus = GpuGroup()
+        self.gpus, self.other_nodes = GpuGroup(), OtherNodes()
         self._account = EnergyAccount(clock=clock, signal=signal)
-        self.other_nodes = OtherNodes()
         self._reporter = RunReporter(
             identity, bus=bus, topics=topics, ranks=self.ranks, other_nodes=self.other_nodes, clock=clock
         )
@@ -139,11 +139,6 @@ class TrainingRun:
         self._idleness = Idleness(idle_s=config.job.idle_s)
         self._tick_s, self._stepped_s = math.inf, 0.0
         self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
-
-    @property
-    def is_leader(self) -> bool:
-        """Return whether this node leads the run: it has rank 0."""
-        return 0 in self.ranks.members
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
         """Give the run a GPU; a curve measured with fewer of them is void, and its books are closed."""
@@ -188,8 +183,10 @@ class TrainingRun:
     def pause_fault(self) -> tuple[str, str] | None:
         """Return why the training cannot be paused from here, a stable code and a sentence; None where it can."""
         rank = self.ranks.members.get(0)
-        if self.ended is not None or (rank is not None and rank.ended):
+        if self.ended is not None or (rank is not None and rank.ended and not self.ranks.is_pool):
             return "ended", "the run has ended"
+        if self.ranks.is_pool:
+            return "not_pausable", "its processes do not wait for each other: each would have to be asked"
         if rank is None:
             return "not_leader", "rank 0 of this run is on another node: ask the controller of that node"
         if self._is_claim_rejected() or 0 in self.unproven or not self.gpus.uuids:
@@ -197,8 +194,6 @@ class TrainingRun:
                 "claim_unproven",
                 f"this run holds no GPU of this node: {blocked_by_claims(set(self.rejections.values())).detail}",
             )
-        if self.ranks.is_pool:
-            return "not_pausable", "its processes do not wait for each other: each would have to be asked"
         if not rank.status.pausable:
             detail = "the training has not said that it can pause: it needs pausable=True, and ranks that can agree"
             return "not_pausable", detail
@@ -225,17 +220,17 @@ class TrainingRun:
             self._end("finished")
         return is_owner
 
-    def joins(self, other: "TrainingRun") -> bool:
+    def can_take_in(self, other: "TrainingRun") -> bool:
         """Return whether another run is a part of this one, if both compute on one GPU.
 
-        Each is one process below the same `gridchase run`, or this one is a pool of such; no launcher made them.
+        Each is one process below the same `gridchase run`, or this one is a pool of such; no launcher made them. One
+        that goes on with the record of a former controller is none: what it has used would be in no record.
         """
         launches = {run.ranks.status.launch for run in (self, other)}
-        are_alone = all(run.ranks.status.world_size == len(run.ranks.members) == 1 for run in (self, other))
         is_own = self.identity.key[:2] == other.identity.key[:2] and len(launches) == 1 and None not in launches
-        is_one = are_alone or (self.ranks.is_pool and not other.ranks.is_pool and len(other.ranks.members) == 1)
+        are_alone = other.ranks.is_alone and not other.ranks.is_resumed and (self.ranks.is_alone or self.ranks.is_pool)
         is_running = not any(run.ended or run.ranks.ending or run.ranks.rivals_s for run in (self, other))
-        return is_own and is_one and is_running and len(self.ranks.members) < MAX_POOL
+        return is_own and are_alone and is_running and len(self.ranks.members) < MAX_POOL
 
     def take_in(self, other: "TrainingRun") -> int:
         """Make the process of a run that joins a rank of this one; return its number."""
@@ -246,7 +241,7 @@ class TrainingRun:
         self.ended, self._has_left = "finished", True
         self.rejections.clear()
         self.unproven.clear()
-        return self.ranks.members.pop(0)
+        return self.ranks.members.popitem()[1]
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""
@@ -362,7 +357,7 @@ class TrainingRun:
 
     def _role(self) -> RunControl:
         """Return the leader, or the follower where another node has rank 0."""
-        return self._follower if self.ranks.is_multi_node and not self.is_leader else self._leader
+        return self._follower if self.ranks.is_multi_node and not self.ranks.is_leader else self._leader
 
     def _step(self, now_s: float) -> None:
         """Account for what is new, and request the limit that follows from it."""
@@ -527,6 +522,7 @@ class TrainingRun:
                 ledger=ledger,
                 node_pairs=self._follower.looks.pairs,
                 books=self._saving.books.stored(),
+                is_pool=self.ranks.is_pool,
             )
 
     def _incomplete(self) -> list[str]:

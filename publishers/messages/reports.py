@@ -298,6 +298,8 @@ HEARD: Final = "heard"
 """The code of the first notice to a process: a controller hears it."""
 JOINED: Final = "joined"
 """The code of the notice that a process is a rank of another run than its own: both compute on one GPU."""
+OTHERS_RUN: Final = "others_run"
+"""The code of the notice to a joined process that has finished before the others, whose last record is far off."""
 
 
 class Notice(Message, frozen=True, kw_only=True):

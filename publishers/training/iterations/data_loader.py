@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from publishers.training.coerce import to_int
-from publishers.training.iterations.loader_pass import LoaderPass, LoaderPasses
+from publishers.training.iterations.loader_pass import LOOK, LoaderPass, LoaderPasses
 from publishers.training.iterations.open_pass import Source
 from publishers.training.settings import MAX_BATCH_SIZE
 
@@ -32,15 +32,12 @@ def record_pass(
     """
     clock_ns = passes.recorder.clock_ns
     asked_ns = clock_ns() if passes.recorder.passes else None
-    for item in iterator:  # noqa: B007 — it is handed out below
-        break
-    else:
+    first = list(islice(iterator, 1))
+    batch = yield from _unrecorded(first, iterator, passes, source)
+    if not batch:
         return
-    if passes.is_elsewhere(source):
-        yield from chain((item,), iterator)
-        return
-    with passes.open(source, asked_ns, on_training) as this:
-        yield item  # left here, it was a look at one batch: nothing is recorded
+    with passes.open(source, asked_ns if batch is first else None, on_training) as this:
+        yield batch.pop()  # left here, it was a look at one batch: nothing is recorded
         this.start()
         n = 0
         while not this.has_ended(n):
@@ -58,6 +55,16 @@ def record_pass(
                 for item in islice(iterator, n):
                     yield item
                     append(clock_ns())
+
+
+def _unrecorded(
+    batch: list[T], iterator: Iterator[T], passes: LoaderPasses, source: Source
+) -> Generator[T, None, list[T]]:
+    """Yield batches while another thread trains; return the next one, in a list that is empty where there is none."""
+    while batch and passes.is_elsewhere(source):
+        yield from chain(batch, islice(iterator, LOOK - 1))
+        batch = list(islice(iterator, 1))
+    return batch
 
 
 def _with_holds(this: LoaderPass, batches: Iterator[T], clock_ns: Callable[[], int]) -> Generator[T, None, None]:

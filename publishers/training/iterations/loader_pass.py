@@ -15,7 +15,7 @@ Each of these may be wrong, as where a pass was left open for good: one counts w
 else was counted meanwhile.
 
 What a second thread trains while the first one is in a pass is no part of the run: its loader is not recorded, which a
-line says, and its steps do not count.
+line says, and its steps do not count. A pass that has asked for nothing for long was left, and hinders nobody.
 """
 
 import threading
@@ -55,6 +55,9 @@ SKIPPED_NS: Final = 50_000
 MAX_SKIPPED: Final = 65_536
 """Batches of one pass that may have been skipped, whose times are kept."""
 _MAX_KEPT_PASSES: Final = 8
+LEFT_NS: Final = 30_000_000_000
+"""Its thread has left a pass that has asked for no batch for so long [ns], and for `LEFT_REQUESTS` usual intervals."""
+LEFT_REQUESTS: Final = 20
 
 
 class LoaderPasses:
@@ -69,9 +72,8 @@ class LoaderPasses:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.has_gradients = False
-        self._elsewhere: list[
-            tuple[Source, threading.Thread]
-        ] = []  # loaders that are not recorded while a thread lives
+        self._elsewhere: list[tuple[Source, LoaderPass]] = []
+        """Loaders that are not recorded while the thread of a pass trains."""
         self._stepless: list[LoaderPass] = []  # the last ones that ended without a step since the last iteration
         self._n_ended = 0
 
@@ -87,18 +89,19 @@ class LoaderPasses:
 
     def is_elsewhere(self, source: Source) -> bool:
         """Return whether another thread trains, so that a pass over this loader in this one is none of the run's."""
-        here, passes = threading.current_thread(), [one for one in self.recorder.passes if isinstance(one, LoaderPass)]
-        known = [thread for loader, thread in self._elsewhere if loader.is_same(source)]
-        training = known + [one.thread for one in passes if one.is_training and not one.is_over(source)]
-        other = next((thread for thread in training if thread is not here and thread.is_alive()), None)
+        here = threading.current_thread()
+        known = [one for loader, one in self._elsewhere if loader.is_same(source)]
+        passes = [one for one in self.recorder.passes if isinstance(one, LoaderPass)]
+        training = known + [one for one in passes if one.is_training and not one.is_over(source)]
+        other = next((one for one in training if one.thread is not here and not one.is_left), None)
         set_recorded_here(self.recorder, is_recorded=other is None)
         if other is None:
             return False
         if other not in known:
             self._elsewhere = [*self._elsewhere[1 - _MAX_KEPT_PASSES :], (source, other)]
         warn_once(
-            f"a loader in thread {here.name} is not published while thread {other.name} trains the same job: pass "
-            "another job= or run= in one of them, if both are trainings"
+            "a loader is not published while another thread trains the same job: pass another job= or run= in one of "
+            "them, if both are trainings"
         )
         return True
 
@@ -225,6 +228,13 @@ class LoaderPass:
     def last_ns(self) -> int:
         """Return when it last asked for a batch [ns]."""
         return self.times[-1]
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether its thread has ended, or does something else: it has asked for no batch for long."""
+        interval_ns = (self.times[-1] - self.times[0]) // max(len(self.times) - 1, 1)
+        is_idle = self._recorder.clock_ns() - self.last_ns > max(LEFT_NS, LEFT_REQUESTS * interval_ns)
+        return is_idle or not self.thread.is_alive()
 
     @property
     def duration_ns(self) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import HEARD, JOINED, Notice
+from publishers.messages.reports import HEARD, JOINED, OTHERS_RUN, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.connection import Connection
 from publishers.shared.printable import printable
@@ -34,13 +34,14 @@ class RunNotices:
         is_heard: whether a controller has said so.
         refusal: the last reason why it does nothing for the run, as a code and a sentence.
         joined: which rank of which run the controller counts this process as, where several are one; else None.
+        others_run: whether others of these go on, although this one has finished.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._topic = ""
         self._boot_id = settings.boot_id
         self._broker_url, self._user = settings.broker.url, settings.user
-        self._is_subscribed = self._has_told = False
+        self._is_subscribed = self._has_told = self.others_run = False
         self.is_heard = False
         self.refusal: tuple[str, str] | None = None
         self.joined: Place | None = None
@@ -81,11 +82,16 @@ class RunNotices:
         if notice.boot_id != self._boot_id:  # another node's: its own processes tell it
             return
         self.is_heard = True
+        self.others_run = notice.code == OTHERS_RUN
+        if self.others_run:
+            return
         if notice.code == JOINED and notice.joined is not None:
             self.joined, self.refusal = Place(notice.joined, notice.rank), None
             _LOGGER.info("%s", printable(notice.detail))
             return
-        if notice.code != HEARD:
+        if notice.code == HEARD:  # a controller that does not know of others has begun to count this process
+            self.joined = None
+        else:
             self.refusal = notice.code, notice.detail
         if notice.code == HEARD or notice.code in self._codes or len(self._codes) >= _MAX_CODES:
             return

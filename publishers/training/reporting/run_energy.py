@@ -43,28 +43,28 @@ class RunEnergyFeed:
     """
 
     def __init__(self, *, started_at_s: float) -> None:
-        self._topic = ""
+        self._topic = self._run = ""
         self._started_at_s = started_at_s
-        self._is_wanted = self._is_subscribed = False
+        self._is_wanted, self._subscribed = False, set[str]()
         self.latest: RunEnergy | None = None
         self.power_w: float | None = None
 
     def begin(self, settings: Settings) -> None:
         """Say which run it is, before the first subscription."""
-        self._topic = Topics(settings.root).run(settings.key, "energy")
+        self._topic, self._run = Topics(settings.root).run(settings.key, "energy"), settings.run
         self._is_wanted = self._is_wanted or settings.rank == 0
 
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, where somebody wants to know."""
-        if self._is_wanted and not self._is_subscribed:
-            self._is_subscribed = True
+        if self._is_wanted and self._topic not in self._subscribed:
+            self._subscribed.add(self._topic)
             connection.subscribe(self._topic, self._on_energy)
 
     def follow(self, key: RunKey, root: str) -> None:
         """Listen to the records of another run from now on: this process is a part of that."""
         topic = Topics(root).run(key, "energy")
         if topic != self._topic:
-            self._topic, self._is_wanted, self._is_subscribed = topic, True, False
+            self._topic, self._run, self._is_wanted = topic, key.run, True
             self.latest = self.power_w = None
 
     def want(self) -> None:
@@ -92,7 +92,7 @@ class RunEnergyFeed:
             record = decode(payload, RunEnergy)
         except DecodeError:
             return
-        if record.final and (record.time_s or 0.0) < self._started_at_s:
+        if record.run != self._run or (record.final and (record.time_s or 0.0) < self._started_at_s):
             return
         before = self.latest
         if before is not None and record.duration_s > before.duration_s and record.energy_j >= before.energy_j:

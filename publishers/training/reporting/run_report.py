@@ -93,9 +93,9 @@ class RunReport:
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, before the first status: the records are of what follows it."""
         joined = self._notices.joined
-        if joined is not None and joined != self._joined:
-            self._joined = joined
-            self._feed.follow(self._settings.key._replace(run=joined.run), self._settings.root)
+        if joined != self._joined:
+            self._joined, run = joined, self._settings.run if joined is None else joined.run
+            self._feed.follow(self._settings.key._replace(run=run), self._settings.root)
         self._feed.subscribe(connection)
 
     def live(self) -> dict[str, float] | None:
@@ -133,7 +133,7 @@ class RunReport:
     @property
     def is_awaited(self) -> bool:
         """Return whether the run's last record is still to come: a controller has heard this process."""
-        may_speak = self._joined is not None or self._rank == 0
+        may_speak = self._rank == 0 if self._joined is None else not self._notices.others_run
         return may_speak and self._notices.is_heard and not self._feed.has_ended
 
     def write_emissions(self) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from controller.accounting.ranks import LOST_GRACE_S
+from controller.runs.gpu_claims import Standing
 from controller.runs.router import Router
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
 from publishers.shared.process_identity import run_mark
-from tests.controller.messages import iterations, rank_status
+from tests.controller.messages import BOOT_ID, iterations, rank_status
 from tests.controller.runs.router_bench import SETTLE_S, TICK_S, TOPICS, RouterBench
 from tests.fakes import USER, fake_process
 
@@ -45,9 +47,9 @@ class Workers:
     def router(self) -> Router:
         return self.bench.router
 
-    def status(self, k: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+    def status(self, k: int, *, rank: int = 0, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
         fields = {"run": f"w{k}", "pid": self.pid(k), "launch": "launch-1", "gpus": [], "started_at_s": 1.0 + k}
-        self.bench.say("status", rank_status(**{**fields, **changes}), run=f"w{k}")
+        self.bench.say("status", rank_status(**{**fields, **changes}), run=f"w{k}", rank=rank)
 
     async def begin(self, k: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
         self.status(k, **changes)
@@ -110,6 +112,8 @@ async def test_the_joined_process_is_told_and_its_own_run_leaves_no_record(tmp_p
         assert workers.final(0) is None
         workers.status(1, state="finished")
         await asyncio.sleep(5 * TICK_S)
+        last = [workers.bench.notices(run=f"w{k}")[-1].code for k in range(2)]
+        assert last == ["others_run", "joined"]
     final = workers.final(0)
     assert final is not None
     assert (final.iterations, final.last_rank, final.state) == (12 * 20 + 60, 1, "finished")
@@ -210,14 +214,33 @@ async def test_processes_of_another_launch_are_refused_the_gpu(tmp_path: Path, c
         assert workers.numbers() == [0]
 
 
-async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("owner", "joiner"), [(0, 1), (1, 0)])
+async def test_a_rank_other_than_0_is_no_process_of_its_own(tmp_path: Path, owner: int, joiner: int) -> None:
     workers = Workers(tmp_path, 2)
-    workers.bench.processes.known[workers.pid(1)] = (fake_process(workers.pid(1), uid=1_001),)
     async with workers.bench.working():
-        await workers.begin(0)
-        await workers.begin(1)
+        workers.status(owner, rank=3 * owner)
         await asyncio.sleep(SETTLE_S)
-        assert all(not run.ranks.is_pool for run in workers.router.runs.values())
+        workers.status(joiner, rank=3 * joiner)
+        await asyncio.sleep(SETTLE_S)
+        assert len(workers.router.runs) == 2
+
+
+@pytest.mark.parametrize("proven", [0, 1])
+async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path, proven: int) -> None:
+    """Of two processes one bears its mark; the other one, whose user has no account here, has only its word."""
+    workers = Workers(tmp_path, 2)
+    workers.bench.processes.uids[USER] = None
+    workers.bench.processes.known[workers.pid(1 - proven)] = (fake_process(workers.pid(1 - proven)),)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k, gpus=["GPU-0"])
+        for k in range(2):
+            workers.status(k, gpus=["GPU-0"])
+        await asyncio.sleep(SETTLE_S)
+        claims = workers.router.arbiter.claims
+        assert claims.owned[workers.key(proven)] == {"GPU-0"}
+        assert claims.standing(workers.key(proven)) is Standing.PROVEN
+        assert workers.bench.training_run(run=f"w{1 - proven}").rejections == {0: "gpu_taken"}
 
 
 async def test_a_controller_that_is_started_again_joins_them_anew(tmp_path: Path) -> None:
@@ -235,6 +258,168 @@ async def test_a_controller_that_is_started_again_joins_them_anew(tmp_path: Path
         (run,) = again.router.runs.values()
         assert (run.identity.run, again.numbers()) == ("w0", [0, 1])
         assert run.ranks.slowest.n_iterations == pytest.approx(600, rel=0.05)
+
+
+def restarted(workers: Workers, state_dir: Path, *alive: int) -> Workers:
+    """Return the same workers below a controller that is started again; some have ended meanwhile."""
+    again = Workers(state_dir, workers.n)
+    again._sent = workers._sent
+    again.bench.gpus[0].pids = frozenset(map(again.pid, alive))
+    return again
+
+
+async def test_a_joined_process_that_is_heard_first_after_a_restart_is_the_rank_it_was(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=40)
+        energy_j = workers.bench.training_run(run="w0")._account.totals.energy_j
+    again = restarted(workers, tmp_path, 0, 1)
+    async with again.bench.working():
+        for k in (1, 0):
+            await again.begin(k)
+        await again.work({0: 10, 1: 10}, seconds=10)
+        (run,) = again.router.runs.values()
+        assert (run.identity.run, again.numbers()) == ("w0", [0, 1])
+        assert not run.rejections
+        assert run._account.totals.energy_j > energy_j
+        assert run.ranks.slowest.n_iterations == pytest.approx(1_000, rel=0.05)
+        for k in range(2):
+            assert [each.code for each in again.bench.notices(run=f"w{k}")] == ["joined"]
+
+
+async def test_a_run_with_a_record_is_no_part_of_one_that_is_heard_first_after_a_restart(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.work({0: 10}, seconds=40)
+        energy_j = workers.bench.training_run(run="w0")._account.totals.energy_j
+    again = restarted(workers, tmp_path, 0, 1)
+    async with again.bench.working():
+        for k in (1, 0):
+            await again.begin(k)
+        await again.work({0: 10, 1: 10}, seconds=10)
+        assert again.bench.training_run(run="w0").rejections == {0: "gpu_taken"}
+        again.status(1, state="finished")
+        await again.work({0: 10}, seconds=10)
+        again.status(0)
+        await again.work({0: 10}, seconds=10)
+        again.status(0, state="finished")
+        await asyncio.sleep(5 * TICK_S)
+    first, second = again.final(0), again.final(1)
+    assert first is not None
+    assert second is not None
+    assert first.energy_j > energy_j
+    assert (second.iterations, second.last_rank) == (100, None)
+
+
+async def test_one_that_goes_on_alone_after_a_restart_closes_the_record_of_all(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=40)
+        workers.status(0, state="finished")
+        await workers.work({1: 10}, seconds=20)
+        energy_j = workers.bench.training_run(run="w0")._account.totals.energy_j
+    again = restarted(workers, tmp_path, 1)
+    async with again.bench.working():
+        again.status(0, state="finished")
+        await again.begin(1)
+        await again.work({1: 10}, seconds=30)
+        assert again.router.arbiter.claims.owned == {again.key(0): {"GPU-0"}}
+        fault = again.bench.training_run(run="w0").pause_fault
+        assert fault is not None
+        assert fault[0] == "not_pausable"
+        again.status(1, state="finished")
+        await asyncio.sleep(5 * TICK_S)
+    final = again.final(0)
+    assert final is not None
+    assert final.energy_j > energy_j
+    assert final.iterations == pytest.approx(40 * 20 + 20 * 10 + 30 * 10, rel=0.02)
+    assert (final.last_rank, final.state, again.final(1)) == (1, "finished", None)
+
+
+async def test_what_a_process_did_that_ended_before_a_restart_still_counts(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 3)
+    async with workers.bench.working():
+        for k in range(3):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10, 2: 10}, seconds=40)
+        workers.status(2, state="finished")
+        await workers.work({0: 10, 1: 10}, seconds=5)
+    again = restarted(workers, tmp_path, 0, 1)
+    async with again.bench.working():
+        for k in range(2):
+            again.status(k)
+        await again.work({0: 10, 1: 10}, seconds=10)
+        assert again.bench.training_run(run="w0").ranks.slowest.n_iterations == pytest.approx(1_500, rel=0.02)
+
+
+async def test_the_last_of_a_pool_goes_on_with_its_record_after_a_restart(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=20)
+        workers.status(1, state="finished")
+        await workers.work({0: 10}, seconds=10)
+    again = restarted(workers, tmp_path, 0)
+    async with again.bench.working():
+        again.status(0)
+        await again.work({0: 10}, seconds=10)
+        assert again.bench.training_run(run="w0").ranks.slowest.n_iterations == pytest.approx(600, rel=0.02)
+
+
+async def test_a_pool_whose_network_was_away_goes_on_whoever_is_back_first(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=20)
+        for k in range(2):
+            workers.status(k, state="lost")
+        await asyncio.sleep(30.0)
+        before = workers.final(0)
+        assert before is not None
+        for k in (1, 0):
+            workers._sent[k] = workers._sent[k][0], workers.bench.clock.monotonic_ns() / 1e9
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=20)
+        (run,) = workers.router.runs.values()
+        assert (run.identity.run, workers.numbers()) == ("w0", [0, 1])
+        assert run._account.totals.energy_j > before.energy_j
+        assert run.ranks.slowest.n_iterations == pytest.approx(800, rel=0.05)
+
+
+async def test_one_that_is_back_before_its_pool_is_retired_is_a_rank_of_it(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        await workers.work({0: 10, 1: 10}, seconds=20)
+        for k in range(2):
+            workers.status(k, state="lost")
+        await asyncio.sleep(LOST_GRACE_S + TICK_S)
+        assert workers.bench.training_run(run="w0").ended
+        workers.status(1)
+        await workers.work({1: 10}, seconds=5)
+        assert [key.run for key in workers.router.runs] == ["w0"]
+        assert workers.numbers() == [1]
+
+
+async def test_what_a_joined_process_is_told_comes_on_its_own_topic(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        workers.router._on_surplus(TOPICS.rank(BOOT_ID, workers.key(1), 0, "iterations"))
+        workers.status(1, gpus=["GPU-nowhere"])
+        await asyncio.sleep(SETTLE_S)
+        told = [(each.code, each.rank) for each in workers.bench.notices(run="w1")]
+        assert told[-2:] == [("too_many_messages", 1), ("gpu_unknown", 1)]
+        assert {each.code for each in workers.bench.notices(run="w0")} == {"heard", "joined"}
 
 
 async def test_a_pool_cannot_be_paused(tmp_path: Path) -> None:

@@ -126,3 +126,11 @@ def test_a_process_that_is_joined_to_another_run_is_refused_nothing_any_more(
     hear(connection, notice("gpu_taken"), notice("joined", joined="r9", rank=2))
     assert (heard.joined, heard.refusal) == (("r9", 2), None)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_process_that_is_counted_anew_by_itself_is_joined_to_no_run_any_more(
+    notices: tuple[RunNotices, FakeConnection],
+) -> None:
+    heard, connection = notices
+    hear(connection, notice("joined", joined="r9", rank=2), notice("heard"))
+    assert heard.joined is None

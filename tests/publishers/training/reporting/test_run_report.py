@@ -181,12 +181,28 @@ def test_of_a_run_of_several_the_last_one_tells_the_end(
     assert publisher.summary().energy_j == 1.84 * KWH
 
 
-@pytest.mark.usefixtures("short_close")
-def test_where_others_go_on_nothing_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_is_counted_anew_by_itself_tells_the_end_of_its_own_run(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = MeasuredConnection(final())
+    publisher = trained(connection)
+    topic = "gridchase/v1/user/alice/job/toy/run/r9/energy"
+    connection.notice(notice("joined", rank=1, joined="r9"))
+    wait_until(lambda: topic in connection.subscriptions)
+    connection.notice(notice("heard"))
+    wait_until(lambda: publisher._worker.report._joined is None)
+    connection.hear(topic, encode(final(run="r9", last_rank=1)))
+    publisher.close()
+    assert capfd.readouterr().err.startswith("gridchase: toy run r1: 1.84 kWh")
+
+
+def test_where_others_go_on_nothing_is_told_and_nothing_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
     connection = MeasuredConnection(running())
     connection.notice(notice("joined", rank=0, joined="r1"))
     publisher = trained(connection)
-    wait_until(lambda: publisher._worker._notices.joined)
+    report = publisher._worker.report
+    wait_until(lambda: report._joined)
+    assert report.is_awaited
+    connection.notice(notice("others_run"))
+    wait_until(lambda: not report.is_awaited)
     publisher.close()
     assert capfd.readouterr().err == ""
 

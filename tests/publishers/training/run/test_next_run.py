@@ -15,6 +15,7 @@ from gridchase import publish_iterations, publisher_of
 from publishers.messages.codec import Outgoing, encode
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.iterations import optimizer_hook
+from publishers.training.iterations.loader_pass import LEFT_NS, LOOK
 from publishers.training.publisher import PUBLISHERS
 from publishers.training.run import next_run
 from publishers.training.run.next_run import MAX_SHORT_RUNS
@@ -310,7 +311,7 @@ def test_a_second_thread_that_trains_the_job_at_once_is_not_published_and_told(
     at_once()
     assert sizes(broker.runs()) == [2 * N]
     (line,) = [record.message for record in caplog.records if "is not published" in record.message]
-    assert line.startswith("a loader in thread Thread-")
+    assert line.startswith("a loader is not published while another thread trains the same job")
 
 
 def test_trainings_in_threads_one_after_the_other_are_told_apart_as_in_one(broker: Broker) -> None:
@@ -339,6 +340,46 @@ def test_a_pass_that_another_thread_has_left_open_keeps_nobody_from_training(bro
     in_threads(train_one_batch_in_hand)
     train(wrapped(), left[0][1])
     assert sum(sizes(broker.runs())) == N // 2 + 2 * N
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_a_thread_trains_where_the_pass_of_another_has_asked_for_nothing_for_long(
+    broker: Broker, *, is_at_once: bool
+) -> None:
+    """The main thread looks at some batches with steps, keeps its iterator, and waits for a thread that trains."""
+    now_ns = 0
+    optimizer, probe = Optimizer(), iter(wrapped(clock_ns=lambda: now_ns))
+    for _ in range(2):
+        next(probe)
+        now_ns += 1_000_000
+        optimizer.step()
+    now_ns += 0 if is_at_once else LEFT_NS + 1
+
+    def fit() -> None:
+        nonlocal now_ns
+        own = Optimizer()
+        for i, _ in enumerate(wrapped(300)):
+            now_ns += 1_000_000
+            own.step()
+            if i == LOOK // 2:
+                now_ns += LEFT_NS
+
+    in_threads(fit)
+    assert sum(sizes(broker.runs())) == 2 + 300 - (LOOK if is_at_once else 0)
+
+
+def test_evaluations_in_threads_of_their_own_are_told_of_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    def evaluate() -> None:
+        for _ in wrapped(20):
+            pass
+
+    optimizer = Optimizer()
+    for i, _ in enumerate(wrapped()):
+        optimizer.step()
+        if i > 1:
+            in_threads(evaluate)
+    assert sizes(broker.runs()) == [N]
+    assert sum("is not published" in record.message for record in caplog.records) == 1
 
 
 def test_batches_that_a_thread_fetches_ahead_are_those_of_the_training(broker: Broker) -> None:
