@@ -182,8 +182,8 @@ class Router:
     def _route_status(self, key: RunKey, rank: int, status: RankStatus) -> None:
         """Start a run, or update it; where one of this name has ended and is not retired yet, wait for that."""
         own = key
-        is_new = status.state == "running" and key not in self.runs and key not in self._joined
-        if is_new and (place := self._checkpoints.place_in_pool(key, status)) is not None:
+        begins = status.state == "running" and key not in self.runs and key not in self._joined
+        if begins and rank == 0 and (place := self._checkpoints.place_in_pool(key, status)) is not None:
             self._joined[key] = place
         key, rank = self._place(key, rank)
         run = self.runs.get(key)
@@ -227,7 +227,7 @@ class Router:
 
     def _place(self, key: RunKey, rank: int) -> tuple[RunKey, int]:
         """Return of which run a rank of a run is now: another one, where it was joined to one that goes on."""
-        return self._joined.get(key, (key, rank))
+        return self._joined.get(key, (key, rank)) if rank == 0 else (key, rank)
 
     def _own(self, key: RunKey, rank: int) -> RunKey:
         """Return the run that the process of a rank speaks for and listens to: another one, where it was joined."""

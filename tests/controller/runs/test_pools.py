@@ -225,6 +225,17 @@ async def test_a_rank_other_than_0_is_no_process_of_its_own(tmp_path: Path, owne
         assert len(workers.router.runs) == 2
 
 
+async def test_another_rank_of_the_run_of_a_joined_process_is_not_joined_with_it(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        for k in range(2):
+            await workers.begin(k)
+        workers.status(1, rank=3, pid=7)
+        await asyncio.sleep(SETTLE_S)
+        assert not workers.bench.training_run(run="w0").ranks.rivals_s
+        assert sorted(key.run for key in workers.router.runs) == ["w0", "w1"]
+
+
 @pytest.mark.parametrize("proven", [0, 1])
 async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path, proven: int) -> None:
     """Of two processes one bears its mark; the other one, whose user has no account here, has only its word."""
