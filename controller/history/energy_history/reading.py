@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, and_, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
-from controller.history.energy_history.report import Entry, Part, whole_runs
+from controller.history.energy_history.report import Entry, Part
 from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
@@ -36,18 +36,23 @@ def oldest_s(connection: Connection) -> float | None:
 
 
 def run_parts(connection: Connection, period: Period, which: RunFilter) -> list[Part]:
-    """Return what each run used and saved in a period, each run once; those that did neither are left out."""
+    """Return what each run used and saved in a period; those that did neither are left out.
+
+    Each run counts once, in all periods by the same rows: as a whole or, where nobody here has led it, by its parts.
+    """
     sums = _sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period)
-    condition = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
-    rows = connection.execute(select(RUNS).where(*condition).order_by(RUNS.c.began_s)).mappings()
-    return whole_runs(
-        (
-            Part(row["user"], row["job"], row["run"], decode(row["record"].encode(), RunEnergy), sums[row["id"]]),
-            row["node"],
-        )
+    whole = RUNS.alias()
+    is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
+    is_led = exists().where(whole.c.node == "", is_same_run)
+    conditions = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
+    rows = connection.execute(
+        select(RUNS).where(or_(RUNS.c.node == "", not_(is_led)), *conditions).order_by(RUNS.c.began_s)
+    ).mappings()
+    return [
+        Part(row["user"], row["job"], row["run"], decode(row["record"].encode(), RunEnergy), sums[row["id"]])
         for row in rows
         if row["id"] in sums
-    )
+    ]
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:

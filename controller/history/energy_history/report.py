@@ -1,7 +1,7 @@
 """What was used and saved in a time, by job, user, day, run or GPU, from the rows of a history; a function of these."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -52,13 +52,6 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_cost_ci90: float | None = None
     saved_cost_ratio: float | None = None
     slowdown_ratio: float | None = None
-
-
-def whole_runs(parts: Iterable[tuple[Part, str]]) -> list[Part]:
-    """Return each run once: as a whole or, where nobody here leads it, its parts; each is given with its node."""
-    parts = list(parts)
-    led = {part[:3] for part, node in parts if not node}
-    return [part for part, node in parts if not node or part[:3] not in led]
 
 
 def entry_of(name: str, parts: Sequence[Part]) -> Entry:

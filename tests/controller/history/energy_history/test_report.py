@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.growth import Amounts, run_amounts, run_growth
-from controller.history.energy_history.report import Entry, Part, entry_of, sum_of_gpus, whole_runs
+from controller.history.energy_history.report import Entry, Part, entry_of, sum_of_gpus
 from publishers.messages.reports import RunEnergy
 from tests.controller.history.energy_history.records import measured, run_record
 
@@ -58,12 +58,6 @@ def test_a_part_of_a_run_has_the_share_of_its_interval() -> None:
     entry = entry_of("today", [part(amounts=half)])
     assert entry.saved_carbon_g == pytest.approx(5.0)
     assert entry.saved_carbon_ci90_g == pytest.approx(1.0)
-
-
-def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
-    led, followed = part(run="led"), part(run="followed")
-    found = whole_runs([(led, ""), (led, "node-a"), (led, "node-b"), (followed, "node-a")])
-    assert found == [led, followed]
 
 
 def test_several_currencies_have_no_sum() -> None:

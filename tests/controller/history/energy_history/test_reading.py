@@ -1,0 +1,54 @@
+"""Reads of a history: each run once, in a period as in all its days."""
+
+import pytest
+
+from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.writing import write_messages
+from policies.vocabulary.units import DAY_S
+from publishers.messages.reports import RunEnergy
+from tests.controller.history.energy_history.records import TOPICS, memory, run_message, run_record
+from tests.fakes import MIDNIGHT_S
+
+ALL = Period(MIDNIGHT_S, MIDNIGHT_S + 3 * DAY_S)
+DAYS = [Period(MIDNIGHT_S + number * DAY_S, MIDNIGHT_S + (number + 1) * DAY_S) for number in range(3)]
+
+
+def record(days: float, energy_j: float, *, run: str = "r1") -> RunEnergy:
+    """Return a record of a run so many days after its begin."""
+    return run_record(run=run, time_s=MIDNIGHT_S + days * DAY_S, duration_s=days * DAY_S, energy_j=energy_j)
+
+
+@pytest.mark.parametrize(
+    ("wholes", "parts"),
+    [
+        ([(0.9, 2e6), (1.9, 1.5e6), (2.9, 2.5e6)], [(0.9, 1e6), (1.9, 1.5e6), (2.9, 2.5e6)]),
+        ([(0.9, 2e6)], [(0.9, 1e6), (1.9, 3e6)]),
+        ([], [(0.9, 1e6), (1.9, 3e6)]),
+    ],
+    ids=["the leader has not heard the other node again", "another node leads", "another node has always led"],
+)
+def test_days_add_up_to_the_period(wholes: list[tuple[float, float]], parts: list[tuple[float, float]]) -> None:
+    with memory() as connection:
+        messages = [run_message(record(*whole)) for whole in wholes]
+        messages += [run_message(record(*part), node="node-a") for part in parts]
+        write_messages(connection, messages, topics=TOPICS, session_s=None)
+        of_all, *of_days = (
+            sum(part.amounts["energy_j"] or 0.0 for part in run_parts(connection, period, RunFilter()))
+            for period in (ALL, *DAYS)
+        )
+    assert of_all == (wholes or parts)[-1][1]
+    assert sum(of_days) == of_all
+
+
+def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
+    with memory() as connection:
+        messages = [run_message(record(0.5, 2e6, run="led"), node=node) for node in (None, "node-a", "node-b")]
+        messages += [run_message(record(0.5, 1e6, run="followed"), node=node) for node in ("node-a", "node-b")]
+        write_messages(connection, messages, topics=TOPICS, session_s=None)
+        found = run_parts(connection, ALL, RunFilter(job="resnet50"))
+        assert sorted((part.run, part.amounts["energy_j"]) for part in found) == [
+            ("followed", 1e6),
+            ("followed", 1e6),
+            ("led", 2e6),
+        ]
+        assert run_parts(connection, ALL, RunFilter(user="nobody")) == []
