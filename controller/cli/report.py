@@ -115,16 +115,16 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _report(connection: Connection, by: str, which: RunFilter, period: Period | None, now_s: float) -> Report:
-    since_s = period.since_s if period else oldest_s(connection) or now_s
-    period = Period(since_s, min(period.until_s if period else now_s, now_s))
-    parts = run_parts(connection, period, which)
+    begin_s = oldest_s(connection) or now_s
+    period = Period(period.since_s if period else begin_s, min(period.until_s if period else now_s, now_s))
+    days = dict(_days(Period(max(period.since_s, begin_s), period.until_s))) if by == "day" else {}
+    parts, *of_days = run_parts(connection, [period, *days.values()], which)
     total = entry_of("total", parts)
     if by == "gpu":
         rows = gpu_entries(connection, period)
         total = sum_of_gpus("total", rows)
     elif by == "day":
-        rows = [entry_of(name, run_parts(connection, day, which)) for name, day in _days(period)]
-        rows = [row for row in rows if row.runs]
+        rows = [entry_of(name, of_day) for name, of_day in zip(days, of_days, strict=True) if of_day]
     else:
         groups: dict[str, list[Part]] = {}
         for part in parts:

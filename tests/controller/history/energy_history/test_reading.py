@@ -1,6 +1,7 @@
 """Reads of a history: each run once, in a period as in all its days."""
 
 import pytest
+from sqlalchemy import event
 
 from controller.history.energy_history.reading import Period, RunFilter, run_parts
 from controller.history.energy_history.writing import write_messages
@@ -33,8 +34,8 @@ def test_days_add_up_to_the_period(wholes: list[tuple[float, float]], parts: lis
         messages += [run_message(record(*part), node="node-a") for part in parts]
         write_messages(connection, messages, topics=TOPICS, session_s=None)
         of_all, *of_days = (
-            sum(part.amounts["energy_j"] or 0.0 for part in run_parts(connection, period, RunFilter()))
-            for period in (ALL, *DAYS)
+            sum(part.amounts["energy_j"] or 0.0 for part in parts)
+            for parts in run_parts(connection, [ALL, *DAYS], RunFilter())
         )
     assert of_all == (wholes or parts)[-1][1]
     assert sum(of_days) == of_all
@@ -45,10 +46,19 @@ def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
         messages = [run_message(record(0.5, 2e6, run="led"), node=node) for node in (None, "node-a", "node-b")]
         messages += [run_message(record(0.5, 1e6, run="followed"), node=node) for node in ("node-a", "node-b")]
         write_messages(connection, messages, topics=TOPICS, session_s=None)
-        found = run_parts(connection, ALL, RunFilter(job="resnet50"))
-        assert sorted((part.run, part.amounts["energy_j"]) for part in found) == [
-            ("followed", 1e6),
-            ("followed", 1e6),
+        (found,) = run_parts(connection, [ALL], RunFilter(job="resnet50"))
+        assert [(part.run, part.amounts["energy_j"]) for part in found] == [
             ("led", 2e6),
+            ("followed", 1e6),
+            ("followed", 1e6),
         ]
-        assert run_parts(connection, ALL, RunFilter(user="nobody")) == []
+        assert run_parts(connection, [ALL], RunFilter(user="nobody")) == [[]]
+
+
+def test_days_cost_one_read_of_the_runs() -> None:
+    with memory() as connection:
+        write_messages(connection, [run_message(record(2.9, 1e6))], topics=TOPICS, session_s=None)
+        statements: list[str] = []
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        run_parts(connection, [ALL, *DAYS], RunFilter())
+    assert sum("FROM runs" in statement for statement in statements) == 1
