@@ -161,7 +161,8 @@ def headline(total: Entry, period: Period, *, n_gpus: int | None = None) -> str:
     if not total.measured_runs:
         return f"{used}; it is {TOO_EARLY} what was saved."
     known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
-    return f"{used}, and saved {_saved(total)} against the same work at the prior limits{_slower(total)}{known}."
+    slower = f", for {_slower(total)} more time" if _slower(total) else ""
+    return f"{used}, and saved {_saved(total)} against the same work at the prior limits{slower}{known}."
 
 
 def _number(number: int, what: str) -> str:
@@ -196,7 +197,10 @@ def _saved(entry: Entry) -> str:
 
 
 def _slower(entry: Entry) -> str:
-    return "" if entry.slowdown_ratio is None else f", for {100 * (entry.slowdown_ratio - 1):.1f} % more time"
+    if entry.slowdown_ratio is None or entry.slowdown_ci90_ratio is None:
+        return ""
+    ratio, half = entry.slowdown_ratio - 1, entry.slowdown_ci90_ratio
+    return f"{100 * ratio:.1f} % (90 %: {100 * (ratio - half):.1f} to {100 * (ratio + half):.1f} %)"
 
 
 def _energy(energy_j: float) -> str:
@@ -235,8 +239,7 @@ def _print(found: Report, console: Console) -> None:
 def _cells(row: Entry) -> list[str]:
     if row.runs is None:
         return [row.name, _used(row)]
-    slower = "" if row.slowdown_ratio is None else f"{100 * (row.slowdown_ratio - 1):.1f} %"
-    return [row.name, str(row.runs), duration_text(row.duration_s or 0.0), _used(row), _saved(row), slower]
+    return [row.name, str(row.runs), duration_text(row.duration_s or 0.0), _used(row), _saved(row), _slower(row)]
 
 
 def _print_csv(rows: Sequence[Entry]) -> None:

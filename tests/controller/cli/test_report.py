@@ -54,7 +54,8 @@ def test_the_sentence_says_what_was_used_and_saved(database: str, capsys: pytest
     shown = capsys.readouterr().out
     assert shown.startswith("From 2026-11-01 00:00 to ")
     assert "1 run used 2.50 kWh, 1.00 kg CO2e, and saved 111 g CO2e, 10.0 % (90 %: 89 g to 133 g)" in shown
-    assert "against the same work at the prior limits, for 3.0 % more time." in shown
+    assert "against the same work at the prior limits, for 3.0 % (90 %: 2.6 to 3.4 %) more time." in shown
+    assert shown.count("3.0 % (90 %: 2.6 to 3.4 %)") == 2
     assert "within a job they add up" in shown
 
 

@@ -27,16 +27,23 @@ def test_one_run_is_its_own_record() -> None:
     assert entry.saved_carbon_g == pytest.approx(10.0)
     assert entry.saved_carbon_ci90_g == pytest.approx(2.0)
     assert entry.saved_carbon_ratio == pytest.approx(0.1)
-    assert entry.slowdown_ratio == pytest.approx(1.03)
+    assert (entry.slowdown_ratio, entry.slowdown_ci90_ratio) == pytest.approx((1.03, 0.004))
     assert entry.saved_energy_j == pytest.approx(1e5)
 
 
 def test_errors_add_up_within_a_job_and_their_squares_between_jobs() -> None:
     of_one = entry_of("bert", [part(run="r1"), part(run="r2")])
     assert of_one.saved_carbon_ci90_g == pytest.approx(4.0)
+    assert of_one.slowdown_ci90_ratio == pytest.approx(0.004)
     of_two = entry_of("all", [part(job="a"), part(job="b")])
     assert of_two.saved_carbon_ci90_g == pytest.approx(2.0 * math.sqrt(2))
     assert of_two.saved_carbon_g == pytest.approx(20.0)
+    assert of_two.slowdown_ci90_ratio == pytest.approx(0.004 / math.sqrt(2))
+
+
+def test_a_slowdown_without_an_interval_is_not_told() -> None:
+    entry = entry_of("bert", [part(msgspec.structs.replace(KNOWN, slowdown_ci90_ratio=None))])
+    assert (entry.slowdown_ratio, entry.slowdown_ci90_ratio) == (None, None)
 
 
 def test_without_evidence_there_is_no_number_of_what_was_saved() -> None:
