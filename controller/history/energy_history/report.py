@@ -1,7 +1,7 @@
 """What was used and saved in a time, by job, user, day, run or GPU, from the rows of a history; a function of these."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -61,9 +61,9 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
     for part in parts:
         total = added(total, part.amounts)
     measured = [part for part in parts if _is_measured(part)]
-    currencies = {part.record.currency for part in parts if part.amounts.get("cost") is not None}
-    if len(currencies) != 1:  # there is no sum of several
-        total["cost"] = None
+    cost, currency = _in_one_currency(
+        total.get("cost"), (part.record.currency for part in parts if part.amounts.get("cost") is not None)
+    )
     entry = Entry(
         name=name,
         runs=len({part[:3] for part in parts}),
@@ -71,10 +71,10 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
         duration_s=total.get("duration_s"),
         energy_j=total.get("energy_j"),
         carbon_g=total.get("carbon_g"),
-        cost=total.get("cost"),
-        currency=next(iter(currencies)) if len(currencies) == 1 else None,
+        cost=cost,
+        currency=currency,
     )
-    quantities = ("energy_j", "carbon_g", *(("cost",) if total["cost"] is not None else ()))
+    quantities = ("energy_j", "carbon_g", *(("cost",) if cost is not None else ()))
     saved = {key: value for quantity in quantities for key, value in _saved(measured, quantity).items()}
     return msgspec.structs.replace(entry, **saved, **_slowdown(measured))
 
@@ -84,10 +84,14 @@ def sum_of_gpus(name: str, gpus: Sequence[Entry]) -> Entry:
     total: Amounts = {}
     for gpu in gpus:
         total = added(total, {quantity: getattr(gpu, quantity) for quantity in GPU_AMOUNTS})
-    currencies = {gpu.currency for gpu in gpus if gpu.cost is not None}
-    if len(currencies) != 1:
-        total["cost"] = None
-    return msgspec.structs.replace(Entry(name=name, currency=next(iter(currencies), None)), **total)
+    cost, currency = _in_one_currency(total.get("cost"), (gpu.currency for gpu in gpus if gpu.cost is not None))
+    return msgspec.structs.replace(Entry(name=name, currency=currency), **total | {"cost": cost})
+
+
+def _in_one_currency(cost: float | None, currencies: Iterable[str | None]) -> tuple[float | None, str | None]:
+    """Return a sum of costs and its currency; of several there is no sum, and without prices a record names none."""
+    known = {currency for currency in currencies if currency is not None}
+    return (None, None) if len(known) > 1 else (cost, next(iter(known), None))
 
 
 def _is_measured(part: Part) -> bool:

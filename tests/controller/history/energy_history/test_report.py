@@ -79,6 +79,29 @@ def test_several_currencies_have_no_sum() -> None:
     assert mixed.saved_energy_j is not None
 
 
+def test_a_record_that_names_no_currency_leaves_the_sum_alone() -> None:
+    priced = msgspec.structs.replace(USED, carbon_g=None, cost=8.0, currency="EUR")
+    unnamed = msgspec.structs.replace(priced, currency=None)
+    entry = entry_of("bert", [part(priced, run="r1"), part(unnamed, run="r2")])
+    assert (entry.cost, entry.currency) == (16.0, "EUR")
+
+
+@pytest.mark.parametrize(
+    ("currencies", "cost", "currency"),
+    [
+        (("EUR", "EUR"), 6.0, "EUR"),
+        (("EUR", None), 6.0, "EUR"),
+        (("EUR", "USD"), None, None),
+        ((None, None), 6.0, None),
+    ],
+)
+def test_costs_of_gpus_add_up_in_one_currency(
+    currencies: tuple[str | None, str | None], cost: float | None, currency: str | None
+) -> None:
+    total = sum_of_gpus("total", [Entry(name="gpu", cost=3.0, currency=each) for each in currencies])
+    assert (total.cost, total.currency) == (cost, currency)
+
+
 def test_gpus_add_up() -> None:
     gpus = [Entry(name=f"node/GPU-{number}", energy_j=1e6, carbon_g=None) for number in range(3)]
     assert sum_of_gpus("total", gpus) == Entry(name="total", energy_j=3e6)
