@@ -5,7 +5,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from controller.history.energy_history.reading import Period, RunFilter, gpu_ent
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
-from policies.vocabulary.units import JOULES_PER_KWH, duration_text
+from policies.vocabulary.units import DAY_S, JOULES_PER_KWH, duration_text
 from publishers.messages.reports import RunEnergy
 
 _GROUPS: Final[dict[str, Callable[[Part], str]]] = {
@@ -57,52 +57,32 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     for name in RunFilter._fields:
         verb.add_argument(f"--{name}", help=f"only this {name}")
     period = verb.add_mutually_exclusive_group()
-    period.add_argument("--month", type=_month, metavar="2026-11", help="a month, by this machine's time zone")
-    period.add_argument(
-        "--since", type=_since, metavar="2026-11-05", help="since a day or moment, or for so many days: 7d"
-    )
+    period.add_argument("--month", metavar="2026-11", help="a month, by this machine's time zone")
+    period.add_argument("--since", metavar="2026-11-05", help="since a day or moment, or for so many days: 7d")
     form = verb.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
     verb.set_defaults(do=report, default_log_level="warning")
 
 
-def _month(text: str) -> Period:
-    match = _MONTH.fullmatch(text)
-    if match is None or not 1 <= int(match[2]) <= 12:  # noqa: PLR2004 — months
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a month, such as 2026-11")
-    year, month = int(match[1]), int(match[2])
-    begin, end = datetime(year, month, 1).astimezone(), datetime(year + month // 12, month % 12 + 1, 1).astimezone()
-    return Period(begin.timestamp(), end.timestamp())
-
-
-def _since(text: str) -> Period:
-    if match := _DAYS.fullmatch(text):
-        return Period((datetime.now().astimezone() - timedelta(days=int(match[1]))).timestamp(), float("inf"))
-    try:
-        return Period(datetime.fromisoformat(text).astimezone().timestamp(), float("inf"))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: must be a day or a moment, such as 2026-11-05, or a number of days, such as 7d"
-        ) from error
-
-
 def report(options: argparse.Namespace) -> int:
     """Print the report.
 
     Raises:
-        ConfigError: GPUs cannot be told apart by run.
+        ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
         ControllerError: the history cannot be read.
     """
     which = RunFilter(options.user, options.job, options.run)
+    faults: list[str] = []
     if options.by == "gpu" and any(which):
-        raise ConfigError(["--by gpu: counts all that a GPU used; leave out --user, --job and --run"])
-    path = options.database or Path(load_config(options.config, options.set).node.state_dir) / FILE
+        faults.append("--by gpu: counts all that a GPU used; leave out --user, --job and --run")
     now_s = datetime.now().astimezone().timestamp()
+    period = _period(options, now_s, faults)
+    path = options.database or _path(options, faults)
+    if faults:
+        raise ConfigError(faults)
     try:
-        found = read_history(
-            path, lambda connection: _report(connection, options.by, which, options.month or options.since, now_s)
-        )
+        found = read_history(path, lambda connection: _report(connection, options.by, which, period, now_s))
     except (DatabaseUnavailableError, DatabaseVersionError) as error:
         raise ControllerError(str(error)) from error
     if options.json:
@@ -114,9 +94,55 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _path(options: argparse.Namespace, faults: list[str]) -> Path:
+    """Return where the node's history is; what is wrong with the configuration is added to the faults."""
+    try:
+        return Path(load_config(options.config, options.set).node.state_dir) / FILE
+    except ConfigError as error:
+        faults += error.faults
+        return Path(FILE)
+
+
+def _period(options: argparse.Namespace, now_s: float, faults: list[str]) -> Period | None:
+    """Return the period that is asked for, until now at most; what is wrong with it is added to the faults."""
+    if options.month is not None:
+        asked, form = f"--month {options.month}", "a month, such as 2026-11"
+    elif options.since is not None:
+        asked, form = (
+            f"--since {options.since}",
+            "a day or a moment, such as 2026-11-05, or a number of days, such as 7d",
+        )
+    else:
+        return None
+    try:
+        period = _since(options.since, now_s) if options.month is None else _month(options.month)
+    except (ValueError, OverflowError):
+        faults.append(f"{asked}: must be {form}")
+        return None
+    if not 0 <= period.since_s < now_s:
+        faults.append(f"{asked}: must begin after 1970 and before now")
+    return Period(period.since_s, min(period.until_s, now_s))
+
+
+def _month(text: str) -> Period:
+    match = _MONTH.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    year, month = int(match[1]), int(match[2])
+    first_days = ((year, month), (year + month // 12, month % 12 + 1))
+    noons = (datetime(*first_day, 1, 12).astimezone() for first_day in first_days)
+    return Period(*(day_of(noon.timestamp(), None)[0] for noon in noons))
+
+
+def _since(text: str, now_s: float) -> Period:
+    if match := _DAYS.fullmatch(text):
+        return Period(now_s - int(match[1]) * DAY_S, now_s)
+    return Period(datetime.fromisoformat(text).timestamp(), now_s)
+
+
 def _report(connection: Connection, by: str, which: RunFilter, period: Period | None, now_s: float) -> Report:
-    begin_s = oldest_s(connection) or now_s
-    period = Period(period.since_s if period else begin_s, min(period.until_s if period else now_s, now_s))
+    begin_s = min(oldest_s(connection) or now_s, now_s)
+    period = period or Period(begin_s, now_s)
     days = dict(_days(Period(max(period.since_s, begin_s), period.until_s))) if by == "day" else {}
     parts, *of_days = run_parts(connection, [period, *days.values()], which)
     total = entry_of("total", parts)
@@ -221,7 +247,7 @@ def _print(found: Report, console: Console) -> None:
     if not found.rows:
         return
     table = plain_table()
-    table.add_column(found.by)
+    table.add_column(found.by, overflow="fold")
     if found.by != "gpu":
         for name in ("runs", "time"):
             table.add_column(name, justify="right")
