@@ -1,9 +1,14 @@
 """Reads of a history: each run once, in a period as in all its days."""
 
-import pytest
-from sqlalchemy import event
+from pathlib import Path
 
+import pytest
+from sqlalchemy import event, select
+
+from controller.config import HistoryConfig
+from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.schema import RUNS
 from controller.history.energy_history.writing import write_messages
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import RunEnergy
@@ -62,3 +67,15 @@ def test_days_cost_one_read_of_the_runs() -> None:
         event.listen(connection, "before_cursor_execute", lambda *call: statements.append(call[2]))
         run_parts(connection, [ALL, *DAYS], RunFilter())
     assert sum("FROM runs" in statement for statement in statements) == 1
+
+
+def test_a_closed_history_is_read_without_a_file_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = HistoryFile(path, topics=TOPICS, config=HistoryConfig(), session_s=MIDNIGHT_S)
+    for n_runs in (1, 2):  # an open one first: the second run is only in the log
+        history.write([run_message(record(0.5, 1e6, run=f"r{n_runs}"))], now_s=MIDNIGHT_S)
+        found = read_history(path, lambda connection: connection.execute(select(RUNS.c.run)).scalars().all())
+        assert len(found) == n_runs
+    history.close()
+    assert len(read_history(path, lambda connection: connection.execute(select(RUNS.c.run)).scalars().all())) == 2
+    assert list(tmp_path.iterdir()) == [path]
