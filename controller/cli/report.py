@@ -5,7 +5,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from controller.history.energy_history.reading import Period, RunFilter, gpu_ent
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
-from policies.vocabulary.units import JOULES_PER_KWH, duration_text
+from policies.vocabulary.units import DAY_S, JOULES_PER_KWH, duration_text
 from publishers.messages.reports import RunEnergy
 
 _GROUPS: Final[dict[str, Callable[[Part], str]]] = {
@@ -57,52 +57,32 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     for name in RunFilter._fields:
         verb.add_argument(f"--{name}", help=f"only this {name}")
     period = verb.add_mutually_exclusive_group()
-    period.add_argument("--month", type=_month, metavar="2026-11", help="a month, by this machine's time zone")
-    period.add_argument(
-        "--since", type=_since, metavar="2026-11-05", help="since a day or moment, or for so many days: 7d"
-    )
+    period.add_argument("--month", metavar="2026-11", help="a month, by this machine's time zone")
+    period.add_argument("--since", metavar="2026-11-05", help="since a day or moment, or for so many days: 7d")
     form = verb.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
     verb.set_defaults(do=report, default_log_level="warning")
 
 
-def _month(text: str) -> Period:
-    match = _MONTH.fullmatch(text)
-    if match is None or not 1 <= int(match[2]) <= 12:  # noqa: PLR2004 — months
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a month, such as 2026-11")
-    year, month = int(match[1]), int(match[2])
-    begin, end = datetime(year, month, 1).astimezone(), datetime(year + month // 12, month % 12 + 1, 1).astimezone()
-    return Period(begin.timestamp(), end.timestamp())
-
-
-def _since(text: str) -> Period:
-    if match := _DAYS.fullmatch(text):
-        return Period((datetime.now().astimezone() - timedelta(days=int(match[1]))).timestamp(), float("inf"))
-    try:
-        return Period(datetime.fromisoformat(text).astimezone().timestamp(), float("inf"))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: must be a day or a moment, such as 2026-11-05, or a number of days, such as 7d"
-        ) from error
-
-
 def report(options: argparse.Namespace) -> int:
     """Print the report.
 
     Raises:
-        ConfigError: GPUs cannot be told apart by run.
+        ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
         ControllerError: the history cannot be read.
     """
     which = RunFilter(options.user, options.job, options.run)
+    faults: list[str] = []
     if options.by == "gpu" and any(which):
-        raise ConfigError(["--by gpu: counts all that a GPU used; leave out --user, --job and --run"])
-    path = options.database or Path(load_config(options.config, options.set).node.state_dir) / FILE
+        faults.append("--by gpu: counts all that a GPU used; leave out --user, --job and --run")
     now_s = datetime.now().astimezone().timestamp()
+    period = _period(options, now_s, faults)
+    path = options.database or _path(options, faults)
+    if faults:
+        raise ConfigError(faults)
     try:
-        found = read_history(
-            path, lambda connection: _report(connection, options.by, which, options.month or options.since, now_s)
-        )
+        found = read_history(path, lambda connection: _report(connection, options.by, which, period, now_s))
     except (DatabaseUnavailableError, DatabaseVersionError) as error:
         raise ControllerError(str(error)) from error
     if options.json:
@@ -114,17 +94,63 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _path(options: argparse.Namespace, faults: list[str]) -> Path:
+    """Return where the node's history is; what is wrong with the configuration is added to the faults."""
+    try:
+        return Path(load_config(options.config, options.set).node.state_dir) / FILE
+    except ConfigError as error:
+        faults += error.faults
+        return Path(FILE)
+
+
+def _period(options: argparse.Namespace, now_s: float, faults: list[str]) -> Period | None:
+    """Return the period that is asked for, until now at most; what is wrong with it is added to the faults."""
+    if options.month is not None:
+        asked, form = f"--month {options.month}", "a month, such as 2026-11"
+    elif options.since is not None:
+        asked, form = (
+            f"--since {options.since}",
+            "a day or a moment, such as 2026-11-05, or a number of days, such as 7d",
+        )
+    else:
+        return None
+    try:
+        period = _since(options.since, now_s) if options.month is None else _month(options.month)
+    except (ValueError, OverflowError):
+        faults.append(f"{asked}: must be {form}")
+        return None
+    if not 0 <= period.since_s < now_s:
+        faults.append(f"{asked}: must begin after 1970 and before now")
+    return Period(period.since_s, min(period.until_s, now_s))
+
+
+def _month(text: str) -> Period:
+    match = _MONTH.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    year, month = int(match[1]), int(match[2])
+    first_days = ((year, month), (year + month // 12, month % 12 + 1))
+    noons = (datetime(*first_day, 1, 12).astimezone() for first_day in first_days)
+    return Period(*(day_of(noon.timestamp(), None)[0] for noon in noons))
+
+
+def _since(text: str, now_s: float) -> Period:
+    if match := _DAYS.fullmatch(text):
+        return Period(now_s - int(match[1]) * DAY_S, now_s)
+    return Period(datetime.fromisoformat(text).timestamp(), now_s)
+
+
 def _report(connection: Connection, by: str, which: RunFilter, period: Period | None, now_s: float) -> Report:
-    since_s = period.since_s if period else oldest_s(connection) or now_s
-    period = Period(since_s, min(period.until_s if period else now_s, now_s))
-    parts = run_parts(connection, period, which)
+    begin_s = min(oldest_s(connection) or now_s, now_s)
+    period = period or Period(begin_s, now_s)
+    days = dict(_days(Period(max(period.since_s, begin_s), period.until_s))) if by == "day" else {}
+    parts, *of_days = run_parts(connection, [period, *days.values()], which)
     total = entry_of("total", parts)
     if by == "gpu":
         rows = gpu_entries(connection, period)
         total = sum_of_gpus("total", rows)
     elif by == "day":
-        rows = [entry_of(name, run_parts(connection, day, which)) for name, day in _days(period)]
-        rows = [row for row in rows if row.runs]
+        rows = [entry_of(name, of_day) for name, of_day in zip(days, of_days, strict=True) if of_day]
     else:
         groups: dict[str, list[Part]] = {}
         for part in parts:
@@ -161,7 +187,8 @@ def headline(total: Entry, period: Period, *, n_gpus: int | None = None) -> str:
     if not total.measured_runs:
         return f"{used}; it is {TOO_EARLY} what was saved."
     known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
-    return f"{used}, and saved {_saved(total)} against the same work at the prior limits{_slower(total)}{known}."
+    slower = f", for {_slower(total)} more time" if _slower(total) else ""
+    return f"{used}, and saved {_saved(total)} against the same work at the prior limits{slower}{known}."
 
 
 def _number(number: int, what: str) -> str:
@@ -196,7 +223,10 @@ def _saved(entry: Entry) -> str:
 
 
 def _slower(entry: Entry) -> str:
-    return "" if entry.slowdown_ratio is None else f", for {100 * (entry.slowdown_ratio - 1):.1f} % more time"
+    if entry.slowdown_ratio is None or entry.slowdown_ci90_ratio is None:
+        return ""
+    ratio, half = entry.slowdown_ratio - 1, entry.slowdown_ci90_ratio
+    return f"{100 * ratio:.1f} % (90 %: {100 * (ratio - half):.1f} to {100 * (ratio + half):.1f} %)"
 
 
 def _energy(energy_j: float) -> str:
@@ -217,7 +247,7 @@ def _print(found: Report, console: Console) -> None:
     if not found.rows:
         return
     table = plain_table()
-    table.add_column(found.by)
+    table.add_column(found.by, overflow="fold")
     if found.by != "gpu":
         for name in ("runs", "time"):
             table.add_column(name, justify="right")
@@ -235,8 +265,7 @@ def _print(found: Report, console: Console) -> None:
 def _cells(row: Entry) -> list[str]:
     if row.runs is None:
         return [row.name, _used(row)]
-    slower = "" if row.slowdown_ratio is None else f"{100 * (row.slowdown_ratio - 1):.1f} %"
-    return [row.name, str(row.runs), duration_text(row.duration_s or 0.0), _used(row), _saved(row), slower]
+    return [row.name, str(row.runs), duration_text(row.duration_s or 0.0), _used(row), _saved(row), _slower(row)]
 
 
 def _print_csv(rows: Sequence[Entry]) -> None:

@@ -75,9 +75,9 @@ async def test_days_add_up_to_the_final_record_over_a_restart_and_midnight(tmp_p
 
     assert read_history(tmp_path / "history.sqlite", record) == final
     since_s, until_s = training.begin_s or 0.0, site.clock.now_s()
-    (part,) = read_history(
+    ((part,),) = read_history(
         tmp_path / "history.sqlite",
-        lambda connection: run_parts(connection, Period(quarter_of(since_s), until_s), RunFilter(job="resnet50")),
+        lambda connection: run_parts(connection, [Period(quarter_of(since_s), until_s)], RunFilter(job="resnet50")),
     )
     entry = entry_of("resnet50", [part])
     assert final.carbon_g is not None

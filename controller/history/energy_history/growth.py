@@ -52,10 +52,11 @@ def quarter_of(time_s: float) -> int:
 def day_of(time_s: float, zone: tzinfo | None) -> tuple[int, int]:
     """Return when the day of a moment begins and ends [Unix s]; None is the zone of this machine."""
     date = datetime.fromtimestamp(time_s, zone).date()
-    begin, end = (
-        datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(zone) for day in (date, date + timedelta(days=1))
+    # Not by astimezone(): of a midnight that the clock skips, it makes 23:00 of the day before.
+    begin_s, end_s = (
+        int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()) for day in (date, date + timedelta(days=1))
     )
-    return int(begin.timestamp()), int(end.timestamp())
+    return begin_s, end_s
 
 
 def run_amounts(record: RunEnergy) -> Amounts:

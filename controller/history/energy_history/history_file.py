@@ -122,7 +122,9 @@ def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
     """
     if not path.is_file():
         raise DatabaseUnavailableError(f"{path}: there is no history yet; it is made by the controller of a node")
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    # Where no write-ahead log is beside it, nobody has it open: SQLite must not make one, nor try to.
+    immutable = "" if Path(f"{path}-wal").exists() else "&immutable=1"
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
     engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=3.0))
     try:
         with engine.connect() as connection:

@@ -1,12 +1,13 @@
 """Reads the rows of a history, in the transaction of a connection."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, and_, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
-from controller.history.energy_history.report import Entry, Part, whole_runs
+from controller.history.energy_history.report import Entry, Part
 from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
@@ -35,19 +36,28 @@ def oldest_s(connection: Connection) -> float | None:
     return min((float(value) for value in starts_s if value is not None), default=None)
 
 
-def run_parts(connection: Connection, period: Period, which: RunFilter) -> list[Part]:
-    """Return what each run used and saved in a period, each run once; those that did neither are left out."""
-    sums = _sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period)
-    condition = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
-    rows = connection.execute(select(RUNS).where(*condition).order_by(RUNS.c.began_s)).mappings()
-    return whole_runs(
-        (
-            Part(row["user"], row["job"], row["run"], decode(row["record"].encode(), RunEnergy), sums[row["id"]]),
-            row["node"],
-        )
-        for row in rows
-        if row["id"] in sums
-    )
+def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilter) -> list[list[Part]]:
+    """Return what each run used and saved in each period; those that did neither are left out.
+
+    They come in the order in which they were first heard of. Each run counts once, in all periods by the same rows: as
+    a whole or, where nobody here has led it, by its parts.
+    """
+    sums = [_sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period) for period in periods]
+    whole = RUNS.alias()
+    is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
+    is_led = exists().where(whole.c.node == "", is_same_run)
+    conditions = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
+    columns = [RUNS.c[name] for name in ("id", *RunFilter._fields, "record")]
+    rows = connection.execute(select(*columns).where(or_(RUNS.c.node == "", not_(is_led)), *conditions))
+    used = set().union(*sums)
+    runs = {
+        number: (user, job, run, decode(record.encode(), RunEnergy))
+        for number, user, job, run, record in rows
+        if number in used
+    }
+    return [
+        [Part(*runs[number], amounts) for number, amounts in of_period.items() if number in runs] for of_period in sums
+    ]
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
@@ -66,5 +76,6 @@ def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
 def _sums(connection: Connection, table: Table, names: tuple[str, ...], period: Period) -> dict[int, Amounts]:
     columns = [func.sum(table.c[name]).label(name) for name in names]
     is_in = (table.c.starts_s >= period.since_s) & (table.c.starts_s < period.until_s)
-    found = connection.execute(select(table.c.owner, *columns).where(is_in).group_by(table.c.owner)).mappings()
+    of_owners = select(table.c.owner, *columns).where(is_in).group_by(table.c.owner).order_by(table.c.owner)
+    found = connection.execute(of_owners).mappings()
     return {row["owner"]: {name: row[name] for name in names} for row in found}

@@ -1,7 +1,7 @@
 """What was used and saved in a time, by job, user, day, run or GPU, from the rows of a history; a function of these."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a report. Without evidence there is nothing of what was saved: neither amounts nor ratios.
 
-    `saved_…` is of the `measured_runs` of all `runs`, with the half-width of its 90 % interval (`…_ci90_…`); the ratios
+    `saved_…` is of the `measured_runs` of all `runs`, with the half-width of its 90 % interval (`…_ci90_…`); ratios
     are shares of what the same work would have used, or how long it would have taken, at the prior limits.
     """
 
@@ -52,13 +52,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_cost_ci90: float | None = None
     saved_cost_ratio: float | None = None
     slowdown_ratio: float | None = None
-
-
-def whole_runs(parts: Iterable[tuple[Part, str]]) -> list[Part]:
-    """Return each run once: as a whole or, where nobody here leads it, its parts; each is given with its node."""
-    parts = list(parts)
-    led = {part[:3] for part, node in parts if not node}
-    return [part for part, node in parts if not node or part[:3] not in led]
+    slowdown_ci90_ratio: float | None = None
 
 
 def entry_of(name: str, parts: Sequence[Part]) -> Entry:
@@ -67,9 +61,9 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
     for part in parts:
         total = added(total, part.amounts)
     measured = [part for part in parts if _is_measured(part)]
-    currencies = {part.record.currency for part in parts if part.amounts.get("cost") is not None}
-    if len(currencies) != 1:  # there is no sum of several
-        total["cost"] = None
+    cost, currency = _in_one_currency(
+        total.get("cost"), (part.record.currency for part in parts if part.amounts.get("cost") is not None)
+    )
     entry = Entry(
         name=name,
         runs=len({part[:3] for part in parts}),
@@ -77,13 +71,12 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
         duration_s=total.get("duration_s"),
         energy_j=total.get("energy_j"),
         carbon_g=total.get("carbon_g"),
-        cost=total.get("cost"),
-        currency=next(iter(currencies)) if len(currencies) == 1 else None,
-        slowdown_ratio=_slowdown_ratio(measured),
+        cost=cost,
+        currency=currency,
     )
-    quantities = ("energy_j", "carbon_g", *(("cost",) if total["cost"] is not None else ()))
+    quantities = ("energy_j", "carbon_g", *(("cost",) if cost is not None else ()))
     saved = {key: value for quantity in quantities for key, value in _saved(measured, quantity).items()}
-    return msgspec.structs.replace(entry, **saved)
+    return msgspec.structs.replace(entry, **saved, **_slowdown(measured))
 
 
 def sum_of_gpus(name: str, gpus: Sequence[Entry]) -> Entry:
@@ -91,10 +84,14 @@ def sum_of_gpus(name: str, gpus: Sequence[Entry]) -> Entry:
     total: Amounts = {}
     for gpu in gpus:
         total = added(total, {quantity: getattr(gpu, quantity) for quantity in GPU_AMOUNTS})
-    currencies = {gpu.currency for gpu in gpus if gpu.cost is not None}
-    if len(currencies) != 1:
-        total["cost"] = None
-    return msgspec.structs.replace(Entry(name=name, currency=next(iter(currencies), None)), **total)
+    cost, currency = _in_one_currency(total.get("cost"), (gpu.currency for gpu in gpus if gpu.cost is not None))
+    return msgspec.structs.replace(Entry(name=name, currency=currency), **total | {"cost": cost})
+
+
+def _in_one_currency(cost: float | None, currencies: Iterable[str | None]) -> tuple[float | None, str | None]:
+    """Return a sum of costs and its currency; of several there is no sum, and without prices a record names none."""
+    known = {currency for currency in currencies if currency is not None}
+    return (None, None) if len(known) > 1 else (cost, next(iter(known), None))
 
 
 def _is_measured(part: Part) -> bool:
@@ -102,31 +99,48 @@ def _is_measured(part: Part) -> bool:
 
 
 def _saved(parts: Sequence[Part], quantity: str) -> Amounts:
-    """Return what runs have saved together of a quantity, with the half-width of its interval, and as a share.
-
-    Errors add up within a job, and their squares do between jobs.
-    """
+    """Return what runs have saved together of a quantity, with the half-width of its interval, and as a share."""
+    name = "saved_energy_ci90_ratio" if quantity == "energy_j" else "saved_ci90_ratio"
     known = [part for part in parts if part.amounts.get(f"baseline_{quantity}") is not None]
     if not known:
         return {}
-    halves: dict[tuple[str, str], float] = {}
-    used = baseline = 0.0
-    for part in known:
-        of_run, record = part.amounts[f"baseline_{quantity}"] or 0.0, part.record
-        half_ratio = record.saved_energy_ci90_ratio if quantity == "energy_j" else record.saved_ci90_ratio
-        halves[part[:2]] = halves.get(part[:2], 0.0) + abs(of_run) * (half_ratio or 0.0)
-        used += part.amounts[f"compared_{quantity}"] or 0.0
-        baseline += of_run
+    used, baseline = _sums(known, quantity)
+    ci90 = _baseline_ci(known, quantity, lambda record: getattr(record, name) or 0.0)
     stem, _, unit = quantity.partition("_")
     unit = f"_{unit}" if unit else ""
     return {
         f"saved_{stem}{unit}": baseline - used,
-        f"saved_{stem}_ci90{unit}": math.hypot(*halves.values()),
+        f"saved_{stem}_ci90{unit}": ci90,
         f"saved_{stem}_ratio": 1 - used / baseline if baseline > 0 else None,
     }
 
 
-def _slowdown_ratio(parts: Sequence[Part]) -> float | None:
-    compared_s = sum(part.amounts["compared_duration_s"] or 0.0 for part in parts)
-    baseline_s = sum(part.amounts["baseline_duration_s"] or 0.0 for part in parts)
-    return compared_s / baseline_s if compared_s > 0 and baseline_s > 0 else None
+def _slowdown(parts: Sequence[Part]) -> Amounts:
+    """Return how many times as long runs have taken together, with the half-width of its interval."""
+    known = [part for part in parts if part.record.slowdown_ratio and part.record.slowdown_ci90_ratio is not None]
+    compared_s, baseline_s = _sums(known, "duration_s")
+    if compared_s <= 0 or baseline_s <= 0:
+        return {}
+    ratio = compared_s / baseline_s
+    ci90_s = _baseline_ci(known, "duration_s", lambda it: (it.slowdown_ci90_ratio or 0.0) / (it.slowdown_ratio or 1.0))
+    return {"slowdown_ratio": ratio, "slowdown_ci90_ratio": ratio * ci90_s / baseline_s}
+
+
+def _sums(parts: Sequence[Part], quantity: str) -> tuple[float, float]:
+    """Return what was used, as far as it is compared, and the baseline."""
+    return (
+        sum(part.amounts[f"compared_{quantity}"] or 0.0 for part in parts),
+        sum(part.amounts[f"baseline_{quantity}"] or 0.0 for part in parts),
+    )
+
+
+def _baseline_ci(parts: Sequence[Part], quantity: str, ci90_ratio_of: Callable[[RunEnergy], float]) -> float:
+    """Return the half-width of the 90 % interval of the sum of baselines, from that of each as a share of it.
+
+    Errors add up within a job, and their squares do between jobs.
+    """
+    by_job: dict[tuple[str, str], float] = {}
+    for part in parts:
+        half = abs(part.amounts[f"baseline_{quantity}"] or 0.0) * ci90_ratio_of(part.record)
+        by_job[part[:2]] = by_job.get(part[:2], 0.0) + half
+    return math.hypot(*by_job.values())

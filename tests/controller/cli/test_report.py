@@ -54,7 +54,8 @@ def test_the_sentence_says_what_was_used_and_saved(database: str, capsys: pytest
     shown = capsys.readouterr().out
     assert shown.startswith("From 2026-11-01 00:00 to ")
     assert "1 run used 2.50 kWh, 1.00 kg CO2e, and saved 111 g CO2e, 10.0 % (90 %: 89 g to 133 g)" in shown
-    assert "against the same work at the prior limits, for 3.0 % more time." in shown
+    assert "against the same work at the prior limits, for 3.0 % (90 %: 2.6 to 3.4 %) more time." in shown
+    assert shown.count("3.0 % (90 %: 2.6 to 3.4 %)") == 2
     assert "within a job they add up" in shown
 
 
@@ -106,12 +107,55 @@ def test_since_a_day_only_what_was_used_from_then_on_counts(database: str, capsy
     assert "there was no run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("period", [["--month", "2026-13"], ["--month", "May"], ["--since", "yesterday"]])
-def test_a_period_that_is_none_is_refused(period: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["report", *period])
-    assert end.value.code == 2
-    assert "must be a" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "text", "why"),
+    [
+        ("--month", "2026-13", "must be a month"),
+        ("--month", "May", "must be a month"),
+        ("--month", "9999-12", "must be a month"),
+        ("--since", "yesterday", "must be a day or a moment"),
+        ("--since", "9999-12-31T23:59:59-12:00", "must begin after 1970 and before now"),
+        ("--since", "0001-01-01T00:00:00+12:00", "must begin after 1970 and before now"),
+        ("--since", "99999d", "must begin after 1970 and before now"),
+        ("--month", "2999-01", "must begin after 1970 and before now"),
+    ],
+)
+def test_a_period_that_is_none_is_refused(
+    option: str, text: str, why: str, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--database", database, option, text]) == 2
+    assert f"{option} {text}: {why}" in capsys.readouterr().err
+
+
+def test_every_fault_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["--by", "gpu", "--user", "alice", "--month", "May", "--set", "node.state_dirr=/tmp"]
+    assert main(["report", *wrong]) == 2
+    told = capsys.readouterr().err
+    assert all(name in told for name in ("--by gpu:", "--month May:", "node.state_dirr"))
+
+
+def test_a_day_without_midnight_begins_when_the_clock_goes_on(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TZ", "Africa/Cairo")
+    time.tzset()
+    assert main(["report", "--database", database, "--since", "2026-04-24", "--by", "day"]) == 0
+    assert capsys.readouterr().out.startswith("From 2026-04-24 01:00 to ")
+
+
+def test_rows_are_told_apart_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = [f"{'x' * 50}-{number}" for number in range(2)]
+    history = HistoryFile(tmp_path / "history.sqlite", topics=TOPICS, config=HistoryConfig(), session_s=NOON_S)
+    record = measured(run_record(time_s=NOON_S, duration_s=9e4, energy_j=9e7, carbon_g=9e3), saved_ratio=0.1)
+    history.write([run_message(msgspec.structs.replace(record, run=run)) for run in runs], now_s=NOON_S)
+    history.close()
+    assert main(["report", "--database", str(tmp_path / "history.sqlite"), "--by", "run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = "".join(line.split()[0] for line in lines if line[1:2].strip())
+    assert all(run in names for run in runs)
 
 
 def test_where_there_is_no_history_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,12 @@
 """Messages as controllers publish them, and a history in memory."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import pytest
 from sqlalchemy import Connection, StaticPool, create_engine
 
 from controller.history.energy_history.schema import METADATA
@@ -81,3 +83,13 @@ def memory() -> Iterator[Connection]:
             yield connection
     finally:
         engine.dispose()
+
+
+@contextmanager
+def machine_zone(name: str) -> Iterator[None]:
+    """Let the time zone of this machine be another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", name)
+        time.tzset()
+        yield
+    time.tzset()

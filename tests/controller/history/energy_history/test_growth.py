@@ -22,7 +22,7 @@ from controller.history.energy_history.growth import (
     run_growth,
 )
 from publishers.messages.reports import RunEnergy
-from tests.controller.history.energy_history.records import measured, run_record
+from tests.controller.history.energy_history.records import machine_zone, measured, run_record
 from tests.fakes import MIDNIGHT_S
 
 STEPS = st.lists(
@@ -150,6 +150,27 @@ def test_a_day_is_as_long_as_its_zone_says(month: int, day: int, hours: int) -> 
     assert end_s - begin_s == hours * 3_600
     assert datetime.fromtimestamp(begin_s, zone).hour == 0
     assert begin_s % QUARTER_S == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "eve"),
+    [
+        ("Africa/Cairo", "2026-04-23T23:30"),
+        ("America/Santiago", "2025-09-06T23:30"),
+        ("America/Havana", "2026-03-07T23:30"),
+        ("America/Havana", "2026-11-01T00:30"),
+        ("Asia/Beirut", "2026-03-28T23:30"),
+        ("Pacific/Apia", "2011-12-29T23:30"),
+    ],
+)
+def test_a_moment_is_within_its_day_also_where_the_clock_skips_midnight(name: str, eve: str) -> None:
+    zone = ZoneInfo(name)
+    with machine_zone(name):
+        eve_s = int(datetime.fromisoformat(eve).replace(tzinfo=zone).timestamp())
+        for at_s in range(eve_s, eve_s + 7_200, QUARTER_S):
+            begin_s, end_s = day_of(at_s, None)
+            assert begin_s <= at_s < end_s
+            assert (begin_s, end_s) == day_of(at_s, zone)
 
 
 def test_a_quarter_hour_begins_at_a_multiple_of_fifteen_minutes() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.growth import Amounts, run_amounts, run_growth
-from controller.history.energy_history.report import Entry, Part, entry_of, sum_of_gpus, whole_runs
+from controller.history.energy_history.report import Entry, Part, entry_of, sum_of_gpus
 from publishers.messages.reports import RunEnergy
 from tests.controller.history.energy_history.records import measured, run_record
 
@@ -27,16 +27,23 @@ def test_one_run_is_its_own_record() -> None:
     assert entry.saved_carbon_g == pytest.approx(10.0)
     assert entry.saved_carbon_ci90_g == pytest.approx(2.0)
     assert entry.saved_carbon_ratio == pytest.approx(0.1)
-    assert entry.slowdown_ratio == pytest.approx(1.03)
+    assert (entry.slowdown_ratio, entry.slowdown_ci90_ratio) == pytest.approx((1.03, 0.004))
     assert entry.saved_energy_j == pytest.approx(1e5)
 
 
 def test_errors_add_up_within_a_job_and_their_squares_between_jobs() -> None:
     of_one = entry_of("bert", [part(run="r1"), part(run="r2")])
     assert of_one.saved_carbon_ci90_g == pytest.approx(4.0)
+    assert of_one.slowdown_ci90_ratio == pytest.approx(0.004)
     of_two = entry_of("all", [part(job="a"), part(job="b")])
     assert of_two.saved_carbon_ci90_g == pytest.approx(2.0 * math.sqrt(2))
     assert of_two.saved_carbon_g == pytest.approx(20.0)
+    assert of_two.slowdown_ci90_ratio == pytest.approx(0.004 / math.sqrt(2))
+
+
+def test_a_slowdown_without_an_interval_is_not_told() -> None:
+    entry = entry_of("bert", [part(msgspec.structs.replace(KNOWN, slowdown_ci90_ratio=None))])
+    assert (entry.slowdown_ratio, entry.slowdown_ci90_ratio) == (None, None)
 
 
 def test_without_evidence_there_is_no_number_of_what_was_saved() -> None:
@@ -60,12 +67,6 @@ def test_a_part_of_a_run_has_the_share_of_its_interval() -> None:
     assert entry.saved_carbon_ci90_g == pytest.approx(1.0)
 
 
-def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
-    led, followed = part(run="led"), part(run="followed")
-    found = whole_runs([(led, ""), (led, "node-a"), (led, "node-b"), (followed, "node-a")])
-    assert found == [led, followed]
-
-
 def test_several_currencies_have_no_sum() -> None:
     priced = [msgspec.structs.replace(USED, carbon_g=None, cost=8.0, currency=currency) for currency in ("EUR", "USD")]
     euros = [part(measured(priced[0], saved_ratio=0.2), run=run) for run in ("r1", "r2")]
@@ -76,6 +77,29 @@ def test_several_currencies_have_no_sum() -> None:
     mixed = entry_of("bert", [*euros, part(measured(priced[1], saved_ratio=0.2), run="r3")])
     assert (mixed.cost, mixed.currency, mixed.saved_cost) == (None, None, None)
     assert mixed.saved_energy_j is not None
+
+
+def test_a_record_that_names_no_currency_leaves_the_sum_alone() -> None:
+    priced = msgspec.structs.replace(USED, carbon_g=None, cost=8.0, currency="EUR")
+    unnamed = msgspec.structs.replace(priced, currency=None)
+    entry = entry_of("bert", [part(priced, run="r1"), part(unnamed, run="r2")])
+    assert (entry.cost, entry.currency) == (16.0, "EUR")
+
+
+@pytest.mark.parametrize(
+    ("currencies", "cost", "currency"),
+    [
+        (("EUR", "EUR"), 6.0, "EUR"),
+        (("EUR", None), 6.0, "EUR"),
+        (("EUR", "USD"), None, None),
+        ((None, None), 6.0, None),
+    ],
+)
+def test_costs_of_gpus_add_up_in_one_currency(
+    currencies: tuple[str | None, str | None], cost: float | None, currency: str | None
+) -> None:
+    total = sum_of_gpus("total", [Entry(name="gpu", cost=3.0, currency=each) for each in currencies])
+    assert (total.cost, total.currency) == (cost, currency)
 
 
 def test_gpus_add_up() -> None:

@@ -1,5 +1,8 @@
 """What is written of messages: sums that add up, old quarter-hours that become days, and bounds."""
 
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -16,6 +19,7 @@ from tests.controller.history.energy_history.records import (
     TOPICS,
     gpu_message,
     limit_message,
+    machine_zone,
     measured,
     memory,
     run_message,
@@ -83,6 +87,16 @@ def test_a_day_takes_the_place_of_its_quarter_hours() -> None:
         for table, energy_j in ((RUN_QUARTERS, 8e3), (GPU_QUARTERS, 16e3)):
             row = connection.execute(select(table)).mappings().one()
             assert (row["length_s"], row["energy_j"]) == (DAY_S, energy_j)
+
+
+def test_days_are_merged_also_where_the_clock_skips_midnight() -> None:
+    late_s = datetime(2026, 4, 23, 23, 30, tzinfo=ZoneInfo("Africa/Cairo")).timestamp()
+    with machine_zone("Africa/Cairo"), memory() as connection:
+        for number in range(5):
+            write(connection, gpu_message(late_s + number * HOUR_S, 1e3 * (number + 1)))
+        tidy(connection, now_s=late_s + 3 * DAY_S, config=HistoryConfig(quarter_days=1))
+        days = connection.execute(select(GPU_QUARTERS.c.length_s, GPU_QUARTERS.c.energy_j)).all()
+    assert [tuple(day) for day in days] == [(DAY_S, 1e3), (23 * HOUR_S, 4e3)]
 
 
 def test_a_whole_run_and_its_parts_are_kept_apart() -> None:

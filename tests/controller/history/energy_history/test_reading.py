@@ -1,0 +1,81 @@
+"""Reads of a history: each run once, in a period as in all its days."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, select
+
+from controller.config import HistoryConfig
+from controller.history.energy_history.history_file import HistoryFile, read_history
+from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.schema import RUNS
+from controller.history.energy_history.writing import write_messages
+from policies.vocabulary.units import DAY_S
+from publishers.messages.reports import RunEnergy
+from tests.controller.history.energy_history.records import TOPICS, memory, run_message, run_record
+from tests.fakes import MIDNIGHT_S
+
+ALL = Period(MIDNIGHT_S, MIDNIGHT_S + 3 * DAY_S)
+DAYS = [Period(MIDNIGHT_S + number * DAY_S, MIDNIGHT_S + (number + 1) * DAY_S) for number in range(3)]
+
+
+def record(days: float, energy_j: float, *, run: str = "r1") -> RunEnergy:
+    """Return a record of a run so many days after its begin."""
+    return run_record(run=run, time_s=MIDNIGHT_S + days * DAY_S, duration_s=days * DAY_S, energy_j=energy_j)
+
+
+@pytest.mark.parametrize(
+    ("wholes", "parts"),
+    [
+        ([(0.9, 2e6), (1.9, 1.5e6), (2.9, 2.5e6)], [(0.9, 1e6), (1.9, 1.5e6), (2.9, 2.5e6)]),
+        ([(0.9, 2e6)], [(0.9, 1e6), (1.9, 3e6)]),
+        ([], [(0.9, 1e6), (1.9, 3e6)]),
+    ],
+    ids=["the leader has not heard the other node again", "another node leads", "another node has always led"],
+)
+def test_days_add_up_to_the_period(wholes: list[tuple[float, float]], parts: list[tuple[float, float]]) -> None:
+    with memory() as connection:
+        messages = [run_message(record(*whole)) for whole in wholes]
+        messages += [run_message(record(*part), node="node-a") for part in parts]
+        write_messages(connection, messages, topics=TOPICS, session_s=None)
+        of_all, *of_days = (
+            sum(part.amounts["energy_j"] or 0.0 for part in parts)
+            for parts in run_parts(connection, [ALL, *DAYS], RunFilter())
+        )
+    assert of_all == (wholes or parts)[-1][1]
+    assert sum(of_days) == of_all
+
+
+def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
+    with memory() as connection:
+        messages = [run_message(record(0.5, 2e6, run="led"), node=node) for node in (None, "node-a", "node-b")]
+        messages += [run_message(record(0.5, 1e6, run="followed"), node=node) for node in ("node-a", "node-b")]
+        write_messages(connection, messages, topics=TOPICS, session_s=None)
+        (found,) = run_parts(connection, [ALL], RunFilter(job="resnet50"))
+        assert [(part.run, part.amounts["energy_j"]) for part in found] == [
+            ("led", 2e6),
+            ("followed", 1e6),
+            ("followed", 1e6),
+        ]
+        assert run_parts(connection, [ALL], RunFilter(user="nobody")) == [[]]
+
+
+def test_days_cost_one_read_of_the_runs() -> None:
+    with memory() as connection:
+        write_messages(connection, [run_message(record(2.9, 1e6))], topics=TOPICS, session_s=None)
+        statements: list[str] = []
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        run_parts(connection, [ALL, *DAYS], RunFilter())
+    assert sum("FROM runs" in statement for statement in statements) == 1
+
+
+def test_a_closed_history_is_read_without_a_file_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = HistoryFile(path, topics=TOPICS, config=HistoryConfig(), session_s=MIDNIGHT_S)
+    for n_runs in (1, 2):  # an open one first: the second run is only in the log
+        history.write([run_message(record(0.5, 1e6, run=f"r{n_runs}"))], now_s=MIDNIGHT_S)
+        found = read_history(path, lambda connection: connection.execute(select(RUNS.c.run)).scalars().all())
+        assert len(found) == n_runs
+    history.close()
+    assert len(read_history(path, lambda connection: connection.execute(select(RUNS.c.run)).scalars().all())) == 2
+    assert list(tmp_path.iterdir()) == [path]
