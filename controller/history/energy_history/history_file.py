@@ -21,6 +21,7 @@ from policies.database.backends import make_sqlite_engine
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from publishers.messages.topics import Topics
 from publishers.shared.files.private_dir import make_private_file
+from publishers.shared.log_once import FaultLog
 
 TIDY_PERIOD_S: Final = 3_600.0
 _PRAGMAS: Final = ("busy_timeout = 3000", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
@@ -49,9 +50,10 @@ class HistoryFile:
         self._session_s = session_s
         self._engine: Engine | None = None
         self._tidied_s: float | None = None
+        self._tidy_fault_log = FaultLog(_LOGGER, log_changes=False)
 
     def write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
-        """Write messages, all or none; once an hour, merge and drop what is old.
+        """Write messages, all or none; once an hour, merge and drop what is old, or tell in the log why not.
 
         Raises:
             OSError: the file cannot be written; the message says why, and what to do.
@@ -81,9 +83,20 @@ class HistoryFile:
         with engine.begin() as connection:
             write_messages(connection, messages, topics=self._topics, session_s=self._session_s)
         if is_due:
+            self._tidied_s = now_s
+            self._tidy(engine, now_s=now_s)
+
+    def _tidy(self, engine: Engine, *, now_s: float) -> None:
+        """Merge and drop what is old. What fails here was not asked for by who writes: it is only told."""
+        try:
             with engine.begin() as connection:
                 tidy(connection, now_s=now_s, config=self._config)
-            self._tidied_s = now_s
+        except SQLAlchemyError as error:
+            if _is_damage(error):
+                raise
+            self._tidy_fault_log.report(f"{self._path}: what is old is not merged: {_said(error)}")
+        else:
+            self._tidy_fault_log.clear()
 
     def _open(self) -> Engine:
         try:

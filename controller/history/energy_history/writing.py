@@ -1,7 +1,7 @@
 """Writes messages of the bus into the history, in the transaction of a connection: energies of runs and GPUs, limits.
 
-Messages hold cumulative values, and the database holds what was counted of them in the same transaction. So a message
-that is written twice counts once, and what was not written is in the next one.
+Messages hold cumulative values, and the database holds what was counted of them in the same transaction. So messages
+that are written twice count once, and what was not written is in the next one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -190,8 +190,10 @@ def _write_gpus(
                 continue
             before: Amounts = {key: row.get(key) for key in GPU_AMOUNTS}
             after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
-            is_unheard = session_s is None and before["energy_j"] is None
-            grown = gpu_growth(after if is_unheard else before, after, is_same_controller=row["session_s"] == session_s)
+            is_same = None if session_s is None and row["session_s"] is None else row["session_s"] == session_s
+            grown = gpu_growth(before, after, is_same_controller=is_same)
+            if grown is None:
+                continue
             _count(growths, row["id"], quarter_of(energy.time_s), grown)
             row |= after | {"session_s": session_s, "gpu_index": energy.gpu_index, "currency": energy.currency}
     _upsert(connection, GPU_QUARTERS, growths)

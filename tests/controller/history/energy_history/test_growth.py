@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.growth import (
+    LATE_S,
     ONLY_GROWING,
     QUARTER_S,
     RUN_AMOUNTS,
@@ -127,6 +128,13 @@ def test_a_price_gives_the_baseline_of_the_cost_by_the_share_that_was_saved() ->
     assert (grown["compared_cost"], grown["baseline_cost"], grown["baseline_carbon_g"]) == (8.0, 10.0, None)
 
 
+def test_a_record_of_a_clock_that_was_set_back_waits_unless_it_was_far_ahead() -> None:
+    newest = run_record(time_s=MIDNIGHT_S, duration_s=900.0, energy_j=1e6)
+    after = msgspec.structs.replace(newest, duration_s=930.0, energy_j=2e6)
+    late, far = (msgspec.structs.replace(after, time_s=MIDNIGHT_S - back_s) for back_s in (LATE_S / 2, LATE_S * 2))
+    assert [grown.get("energy_j") for grown in grown_by(newest, late, far)] == [1e6, None, 1e6]
+
+
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 1e6)), min_size=1))
 def test_counters_of_gpus_lose_nothing_and_gain_nothing_over_restarts(steps: list[tuple[bool, float]]) -> None:
     before: Amounts = {"energy_j": None, "carbon_g": None, "cost": None}
@@ -135,10 +143,12 @@ def test_counters_of_gpus_lose_nothing_and_gain_nothing_over_restarts(steps: lis
         used_j += joules
         counter_j = joules if is_restarted else counter_j + joules
         after: Amounts = {"energy_j": counter_j, "carbon_g": None, "cost": None}
-        grown = gpu_growth(before, after, is_same_controller=not is_restarted)["energy_j"]
+        grown = gpu_growth(before, after, is_same_controller=not is_restarted)
         assert grown is not None
-        assert grown >= 0
-        counted_j, before = counted_j + grown, after
+        grown_j = grown["energy_j"]
+        assert grown_j is not None
+        assert grown_j >= 0
+        counted_j, before = counted_j + grown_j, after
     assert counted_j == pytest.approx(used_j)
 
 

@@ -9,8 +9,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import OperationalError
 
 from controller.config import HistoryConfig
+from controller.history.energy_history import history_file
 from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUNS
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
@@ -123,3 +125,16 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_written(tmp_path: Path) 
 def test_where_there_is_no_history_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailableError, match="there is no history yet"):
         read_history(tmp_path / "history.sqlite", runs)
+
+
+def test_messages_are_written_also_where_what_is_old_cannot_be_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OperationalError("DELETE", {}, sqlite3.OperationalError("database or disk is full"))
+
+    path = tmp_path / "history.sqlite"
+    monkeypatch.setattr(history_file, "tidy", full)
+    write(path, "r1")
+    assert read_history(path, runs) == ["r1"]
+    assert "history.sqlite: what is old is not merged: database or disk is full" in caplog.text

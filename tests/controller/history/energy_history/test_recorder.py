@@ -22,17 +22,21 @@ Result = TypeVar("Result")
 
 
 class FakeDisk(DiskThread):
-    """A disk that can fail or hang."""
+    """A disk that can fail or hang, or do after the deadline what was asked of it."""
 
     def __init__(self) -> None:
         super().__init__("fake")
         self.error: OSError | None = None
         self.hangs = False
+        self.is_late = False
         self.n_calls = 0
 
     async def run(self, call: Callable[[], Result]) -> Result:
-        """Call, unless it fails or hangs."""
+        """Call, unless it fails or hangs; nobody learns of what is late."""
         self.n_calls += 1
+        if self.is_late:
+            call()
+            raise OSError(110, "the disk does not answer in 20 s")
         if self.hangs:
             await asyncio.sleep(module.WRITE_TIMEOUT_S)
             raise OSError(110, "the disk does not answer in 20 s")
@@ -131,6 +135,23 @@ async def test_a_disk_that_fails_is_told_once_and_what_waits_is_written_later(
         "the history is written again",
     ]
     assert read_history(tmp_path / "history.sqlite", energies_j) == [1e3]
+
+
+async def test_what_was_written_after_the_deadline_is_not_written_again(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    disk.is_late = True
+    recorder.record(*run_message(run_record(energy_j=1e3)))
+    recorder.record(*limit_message(MIDNIGHT_S))
+    await recorder.close()
+    assert "does not answer" in recorder.fault
+    assert recorder.n_waiting == 0
+    recorder.record(*run_message(run_record(energy_j=2e3)))
+    assert recorder.n_waiting == 1
+    disk.is_late = False
+    await recorder.close()
+    assert (recorder.fault, recorder.n_waiting) == ("", 0)
+    assert read_history(tmp_path / "history.sqlite", energies_j) == [2e3]
 
 
 async def test_the_end_waits_for_a_disk_that_hangs_for_a_bounded_time(

@@ -55,6 +55,23 @@ def test_quarter_hours_add_up_to_the_run_also_where_a_write_is_repeated(
         assert row["final"]
 
 
+def test_a_batch_over_several_quarter_hours_counts_once_however_often_it_is_written() -> None:
+    runs = [(890.0, 40.0, 1e4), (905.0, 55.0, 2e4), (920.0, 5.0, 1e3)]  # its books were lost in between
+    batch = [
+        gpu_message(MIDNIGHT_S + 890, 2e6),
+        gpu_message(MIDNIGHT_S + 910, 2.01e6),
+        *(run_message(run_record(time_s=MIDNIGHT_S + at, duration_s=s, energy_j=j)) for at, s, j in runs),
+    ]
+    with memory() as connection:
+        write(connection, gpu_message(MIDNIGHT_S + 100, 1e6))
+        write(connection, *batch)
+        of_runs = sums(connection)
+        write(connection, *batch)
+        write(connection, *batch)
+        assert sums(connection) == of_runs
+        assert connection.execute(select(func.sum(GPU_QUARTERS.c.energy_j))).scalar() == 2.01e6
+
+
 @settings(max_examples=30)
 @given(STEPS, st.integers(1, 5))
 def test_merged_days_add_up_to_the_same(steps: list[tuple[str, float, float, bool]], n_written: int) -> None:
