@@ -7,11 +7,12 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from controller.config import HistoryConfig
@@ -106,6 +107,7 @@ class HistoryFile:
         engine = make_sqlite_engine(
             URL.create("sqlite", database=str(self._path)), 1, pragmas=_PRAGMAS, begin="BEGIN IMMEDIATE"
         )
+        event.listen(engine, "connect", _read_damaged_text)
         try:
             with engine.begin() as connection:
                 MIGRATIONS.migrate(connection)
@@ -146,6 +148,11 @@ def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
         raise DatabaseUnavailableError(f"{path}: {_said(error)}; check who may read it") from error
     finally:
         engine.dispose()
+
+
+def _read_damaged_text(connection: sqlite3.Connection, _: object) -> None:
+    """Let a text that is no UTF-8 be read: one row may not keep all others from being written."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
 
 
 def _is_damage(error: SQLAlchemyError) -> bool:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -122,13 +121,20 @@ class HistoryRecorder:
             await self._flush()
 
     async def close(self) -> None:
-        """Write what waits, within a bounded time."""
-        with suppress(TimeoutError):
+        """Write what waits, within a bounded time; what fails is only told."""
+        why = ""
+        try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._flush()
                 await self._disk.run(self._close)
+        except TimeoutError:
+            why = f"{self._path}: the disk does not answer"
+        except Exception as error:  # noqa: BLE001 — whatever it is: a stop goes on
+            why = f"{self._path} is not closed: {_said(error)}"
         if self.n_waiting:
-            _LOGGER.warning("%s: the disk does not answer; the latest is not in the history", self._path)
+            _LOGGER.warning("%s; the latest is not in the history", why or self.fault)
+        elif why:
+            _LOGGER.warning("%s", why)
 
     def _waiting(self) -> list[_Waiting]:
         """Forget what is written, and return the rest."""
@@ -141,7 +147,7 @@ class HistoryRecorder:
         try:
             await self._disk.run(partial(self._write, self._waiting(), self._n_recorded, self._clock.now_s()))
         except Exception as error:  # noqa: BLE001 — whatever it is: what is recorded may not end what acts
-            self._fault_log.report(f"the history is not written: {getattr(error, 'strerror', None) or error}")
+            self._fault_log.report(f"the history is not written: {_said(error)}")
         else:
             self._fault_log.clear()
 
@@ -161,6 +167,10 @@ class HistoryRecorder:
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 class RecordedBus:

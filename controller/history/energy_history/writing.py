@@ -8,7 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Column, Connection, Table, bindparam, delete, func, insert, select, text, update
+import msgspec
+from sqlalchemy import (
+    Column,
+    Connection,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    type_coerce,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
@@ -150,14 +164,26 @@ def _known_runs(connection: Connection, names: Iterable[RunName]) -> dict[RunNam
     wanted = {name.run for name in names}
     if not wanted:
         return {}
-    rows = connection.execute(select(RUNS).where(RUNS.c.run.in_(wanted))).mappings()
+    earlier = type_coerce(RUNS.c.earlier, Text).label("earlier")  # where it is no JSON, SQLAlchemy would raise
+    columns = [column for column in RUNS.c if column.name != "earlier"]
+    rows = connection.execute(select(*columns, earlier).where(RUNS.c.run.in_(wanted))).mappings()
     return {RunName(row["user"], row["job"], row["run"], row["node"]): row for row in rows}
 
 
 def _account(row: RowMapping) -> RunAccount:
-    record = decode(row["record"].encode(), RunEnergy)
-    counted = {name: row[name] for name in RUN_AMOUNTS}
-    return RunAccount(row["heard_s"], counted, run_amounts(record), row["earlier"])
+    """Return the account of a run; what cannot be read of it, such as a record of a newer version, is not known."""
+    record = _decoded(str(row["record"]).encode(), RunEnergy)
+    try:
+        earlier = msgspec.json.decode(row["earlier"], type=Amounts)
+    except (msgspec.MsgspecError, TypeError):
+        earlier = {}
+    counted = {name: _number(row[name]) for name in RUN_AMOUNTS}
+    return RunAccount(_number(row["heard_s"]) or 0.0, counted, {} if record is None else run_amounts(record), earlier)
+
+
+def _number(value: object) -> float | None:
+    """Return a value of a column of floats; SQLite keeps whatever it is given."""
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _insert_run(connection: Connection, name: RunName, began_s: float) -> int:
@@ -188,7 +214,7 @@ def _write_gpus(
         for energy in counters:
             if energy.energy_j is None:  # nothing could be measured
                 continue
-            before: Amounts = {key: row.get(key) for key in GPU_AMOUNTS}
+            before: Amounts = {key: _number(row.get(key)) for key in GPU_AMOUNTS}
             after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
             is_same = None if session_s is None and row["session_s"] is None else row["session_s"] == session_s
             grown = gpu_growth(before, after, is_same_controller=is_same)
@@ -258,9 +284,9 @@ def _take_back(connection: Connection, number: int, grown: Amounts) -> None:
         of_run = (RUN_QUARTERS.c.owner == number) & (column > 0)
         newest_first = select(RUN_QUARTERS.c.starts_s, column).where(of_run).order_by(RUN_QUARTERS.c.starts_s.desc())
         for quarter, value in connection.execute(newest_first).all():
-            taken = min(left, value)
+            taken = min(left, _number(value) or 0.0)
             at = (RUN_QUARTERS.c.owner == number) & (RUN_QUARTERS.c.starts_s == quarter)
-            connection.execute(update(RUN_QUARTERS).where(at).values({name: value - taken}))
+            connection.execute(update(RUN_QUARTERS).where(at).values({name: column - taken}))
             left -= taken
             if left <= 0:
                 break

@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 from controller.config import HistoryConfig
 from controller.history.energy_history import history_file
 from controller.history.energy_history.history_file import HistoryFile, read_history
-from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUNS
+from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
-from tests.controller.history.energy_history.records import TOPICS, run_message, run_record
+from tests.controller.history.energy_history.records import TOPICS, gpu_message, run_message, run_record
 from tests.fakes import MIDNIGHT_S
 
 
@@ -72,6 +72,46 @@ def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         read_history(path, runs)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT run FROM runs").fetchall() == [("r1",)]
+
+
+def test_a_history_of_two_versions_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    write(path, "r1")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO history_version VALUES ('0000')")
+    with pytest.raises(OSError, match="the database has schema 0000 and 0001, which this gridchase does not know"):
+        write(path, "r2")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT run FROM runs").fetchall() == [("r1",)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "energy_j"),
+    [
+        ("runs SET record = substr(record, 5)", 2e3),
+        ("runs SET record = replace(record, 'running', 'of a newer version')", 2e3),
+        ("runs SET record = CAST(x'ff7b' AS TEXT)", 2e3),
+        ("runs SET earlier = '{x'", 2e3),
+        ("runs SET heard_s = 'abc'", 2e3),
+        ("runs SET energy_j = 'abc'", 3e3),
+        ("gpus SET energy_j = 'abc'", 2e3),
+    ],
+)
+def test_what_cannot_be_read_of_a_row_is_not_known_and_the_run_goes_on(
+    tmp_path: Path, damage: str, energy_j: float
+) -> None:
+    path = tmp_path / "history.sqlite"
+    history = history_at(path)
+    history.write([run_message(run_record(energy_j=1e3)), gpu_message(MIDNIGHT_S, 1e3)], now_s=MIDNIGHT_S)
+    history.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {damage}")
+    after_s = MIDNIGHT_S + 30
+    history = history_at(path)
+    history.write([run_message(run_record(time_s=after_s, energy_j=2e3)), gpu_message(after_s, 2e3)], now_s=after_s)
+    history.close()
+    assert read_history(path, lambda it: it.execute(select(func.sum(RUN_QUARTERS.c.energy_j))).scalar()) == energy_j
+    assert not list(tmp_path.glob("*.damaged-*"))
 
 
 def test_a_damaged_history_is_moved_aside_and_a_new_one_begins(

@@ -26,7 +26,7 @@ class FakeDisk(DiskThread):
 
     def __init__(self) -> None:
         super().__init__("fake")
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.hangs = False
         self.is_late = False
         self.n_calls = 0
@@ -165,3 +165,19 @@ async def test_the_end_waits_for_a_disk_that_hangs_for_a_bounded_time(
     await recorder.close()
     assert asyncio.get_running_loop().time() - begun_s == pytest.approx(CLOSE_TIMEOUT_S)
     assert "the disk does not answer; the latest is not in the history" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("any other")])
+async def test_the_end_tells_what_fails_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    disk = FakeDisk()
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    await recorder.close()
+    disk.error = error
+    await recorder.close()
+    said = error.strerror if isinstance(error, OSError) else str(error)
+    assert caplog.messages[-1] == f"{tmp_path / 'history.sqlite'} is not closed: {said}"
+    recorder.record(*run_message(run_record(energy_j=1e3)))
+    await recorder.close()
+    assert caplog.messages[-1].endswith(f"not closed: {said}; the latest is not in the history")
