@@ -34,6 +34,7 @@ WRITE_TIMEOUT_S: Final = 20.0
 MAX_ENERGIES: Final = 5_000
 MAX_DECISIONS: Final = 5_000
 _QUARTER_S: Final = 900.0
+_NOT_WRITTEN: Final = "the history is not written: "
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class HistoryRecorder:
         except Exception as error:  # noqa: BLE001 — whatever it is: a stop goes on
             why = f"{self._path} is not closed: {_said(error)}"
         if self.n_waiting:
-            _LOGGER.warning("%s; the latest is not in the history", why or self.fault)
+            _LOGGER.warning("%s; the latest is not in the history", why or self.fault.removeprefix(_NOT_WRITTEN))
         elif why:
             _LOGGER.warning("%s", why)
 
@@ -147,7 +148,7 @@ class HistoryRecorder:
         try:
             await self._disk.run(partial(self._write, self._waiting(), self._n_recorded, self._clock.now_s()))
         except Exception as error:  # noqa: BLE001 — whatever it is: what is recorded may not end what acts
-            self._fault_log.report(f"the history is not written: {_said(error)}")
+            self._fault_log.report(f"{_NOT_WRITTEN}{_said(error)}")
         else:
             self._fault_log.clear()
 
