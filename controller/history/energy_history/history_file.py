@@ -4,6 +4,7 @@ All calls are made in one thread, and wait for the disk.
 """
 
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from publishers.shared.files.private_dir import make_private_file
 from publishers.shared.log_once import FaultLog
 
 TIDY_PERIOD_S: Final = 3_600.0
+STEP_S: Final = 1_800.0
+"""A clock that goes on by more from one write to the next has stepped, or nothing was written for that long."""
 _PRAGMAS: Final = ("busy_timeout = 3000", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REST: Final = ("", "-wal", "-shm")
@@ -50,11 +53,12 @@ class HistoryFile:
         self._config = config
         self._session_s = session_s
         self._engine: Engine | None = None
-        self._tidied_s: float | None = None
+        self._written_s = -math.inf
+        self._steady_since_s = -math.inf
         self._tidy_fault_log = FaultLog(_LOGGER, log_changes=False)
 
     def write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
-        """Write messages, all or none; once an hour, merge and drop what is old, or tell in the log why not.
+        """Write messages, all or none; once an hour of a steady clock, merge and drop what is old.
 
         Raises:
             OSError: the file cannot be written; the message says why, and what to do.
@@ -80,15 +84,21 @@ class HistoryFile:
     def _write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
         engine = self._engine or self._open()
         self._engine = engine
-        is_due = self._tidied_s is None or not 0 <= now_s - self._tidied_s < TIDY_PERIOD_S
         with engine.begin() as connection:
             write_messages(connection, messages, topics=self._topics, session_s=self._session_s)
-        if is_due:
-            self._tidied_s = now_s
+        if self._is_steady(now_s):
+            self._steady_since_s = now_s
             self._tidy(engine, now_s=now_s)
 
+    def _is_steady(self, now_s: float) -> bool:
+        """Return whether the clock has gone on for an hour without a step: what is old is not known before."""
+        if not 0 <= now_s - self._written_s < STEP_S:
+            self._steady_since_s = now_s
+        self._written_s = now_s
+        return now_s - self._steady_since_s >= TIDY_PERIOD_S
+
     def _tidy(self, engine: Engine, *, now_s: float) -> None:
-        """Merge and drop what is old. What fails here was not asked for by who writes: it is only told."""
+        """Merge and drop what is old; what fails is told in the log alone, since the messages are written."""
         try:
             with engine.begin() as connection:
                 tidy(connection, now_s=now_s, config=self._config)

@@ -52,8 +52,8 @@ MAX_DECISIONS: Final = 200_000
 """The newest of them are kept."""
 MAX_DETAIL: Final = 256
 """Characters of a decision's sentence."""
-MERGED_DAYS: Final = 7
-"""Days that one call merges at most, so that it ends in time."""
+MAX_DAYS: Final = 7
+"""Days that one call merges or drops at most, so that it ends in time."""
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=Message)
@@ -308,15 +308,17 @@ def tidy(connection: Connection, *, now_s: float, config: HistoryConfig, zone: t
     """
     for table in (RUN_QUARTERS, GPU_QUARTERS):
         _merge(connection, table, until_s=now_s - config.quarter_days * DAY_S, zone=zone)
-        connection.execute(delete(table).where(table.c.starts_s < now_s - config.run_days * DAY_S))
-    _drop(connection, DECISIONS.c.time_s, before_s=now_s - config.decision_days * DAY_S, max_rows=MAX_DECISIONS)
-    _drop(connection, RUNS.c.heard_s, before_s=now_s - config.run_days * DAY_S, max_rows=MAX_RUNS)
+        _drop_before(connection, table.c.starts_s, now_s - config.run_days * DAY_S)
+    _drop_before(connection, DECISIONS.c.time_s, now_s - config.decision_days * DAY_S)
+    _drop_before(connection, RUNS.c.heard_s, now_s - config.run_days * DAY_S)
+    _drop_all_but(connection, DECISIONS.c.time_s, MAX_DECISIONS)
+    _drop_all_but(connection, RUNS.c.heard_s, MAX_RUNS)
     connection.execute(delete(RUN_QUARTERS).where(RUN_QUARTERS.c.owner.not_in(select(RUNS.c.id))))
 
 
 def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo | None) -> None:
     is_quarter = table.c.length_s == QUARTER_S
-    for _ in range(MERGED_DAYS):
+    for _ in range(MAX_DAYS):
         oldest_s = connection.execute(select(func.min(table.c.starts_s)).where(is_quarter)).scalar()
         if oldest_s is None:
             return
@@ -331,8 +333,15 @@ def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo
         connection.execute(insert(table), [dict(day) | merged for day in days])
 
 
-def _drop(connection: Connection, time: Column[Any], *, before_s: float, max_rows: int) -> None:
-    table = time.table
+def _drop_before(connection: Connection, time: Column[Any], before_s: float) -> None:
+    """Drop what is older, but no more than some days: a clock that is far ahead must not cost the whole history."""
+    oldest_s = connection.execute(select(func.min(time))).scalar()
+    if oldest_s is not None:
+        connection.execute(delete(time.table).where(time < min(before_s, oldest_s + MAX_DAYS * DAY_S)))
+
+
+def _drop_all_but(connection: Connection, time: Column[Any], max_rows: int) -> None:
     oldest_kept = select(time).order_by(time.desc()).offset(max_rows - 1).limit(1)
     oldest_kept_s = connection.execute(oldest_kept).scalar()
-    connection.execute(delete(table).where(time < max(before_s, oldest_kept_s or 0.0)))
+    if oldest_kept_s is not None:
+        connection.execute(delete(time.table).where(time < oldest_kept_s))

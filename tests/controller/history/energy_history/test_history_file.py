@@ -16,6 +16,7 @@ from controller.history.energy_history import history_file
 from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.controller.history.energy_history.records import TOPICS, gpu_message, run_message, run_record
 from tests.fakes import MIDNIGHT_S
 
@@ -30,6 +31,13 @@ def write(path: Path, *runs: str) -> None:
     history = history_at(path)
     history.write([run_message(run_record(run=run, energy_j=1e3)) for run in runs], now_s=MIDNIGHT_S)
     history.close()
+
+
+def write_for(history: HistoryFile, seconds: float, run: str, *, since_s: float = MIDNIGHT_S) -> None:
+    """Write a record of a run every ten minutes."""
+    for number in range(int(seconds / 600.0) + 1):
+        now_s = since_s + 600.0 * number
+        history.write([run_message(run_record(run=run, time_s=now_s, energy_j=1e3 * (number + 1)))], now_s=now_s)
 
 
 def runs(connection: Connection) -> list[str]:
@@ -167,6 +175,26 @@ def test_where_there_is_no_history_that_is_said(tmp_path: Path) -> None:
         read_history(tmp_path / "history.sqlite", runs)
 
 
+def test_a_clock_that_is_far_ahead_for_a_while_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = history_at(path)
+    write_for(history, 2 * HOUR_S, "r1")
+    for number in range(5):
+        history.write([], now_s=MIDNIGHT_S + 73 * 365 * DAY_S + 600.0 * number)
+    write_for(history, 2 * HOUR_S, "r2", since_s=MIDNIGHT_S + 3 * HOUR_S)
+    history.close()
+    assert read_history(path, runs) == ["r1", "r2"]
+
+
+def test_what_is_old_is_dropped_once_the_clock_is_steady(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    write(path, "r1")
+    history = HistoryFile(path, topics=TOPICS, config=HistoryConfig(run_days=100), session_s=MIDNIGHT_S)
+    write_for(history, 2 * HOUR_S, "r2", since_s=MIDNIGHT_S + 200 * DAY_S)
+    history.close()
+    assert read_history(path, runs) == ["r2"]
+
+
 def test_messages_are_written_also_where_what_is_old_cannot_be_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,6 +203,8 @@ def test_messages_are_written_also_where_what_is_old_cannot_be_merged(
 
     path = tmp_path / "history.sqlite"
     monkeypatch.setattr(history_file, "tidy", full)
-    write(path, "r1")
+    history = history_at(path)
+    write_for(history, 2 * HOUR_S, "r1")
+    history.close()
     assert read_history(path, runs) == ["r1"]
     assert "history.sqlite: what is old is not merged: database or disk is full" in caplog.text

@@ -162,6 +162,17 @@ def test_runs_are_dropped_with_their_days() -> None:
         assert connection.execute(select(func.count()).select_from(RUN_QUARTERS)).scalar() == 1
 
 
+def test_one_call_drops_the_oldest_days_alone() -> None:
+    with memory() as connection:
+        for day in (0, 3, 30):
+            at_s = MIDNIGHT_S + day * DAY_S
+            write(connection, run_message(run_record(run=f"r{day}", time_s=at_s, energy_j=1e3)), limit_message(at_s))
+        tidy(connection, now_s=MIDNIGHT_S + 73 * 365 * DAY_S, config=HistoryConfig())
+        assert connection.execute(select(RUNS.c.run)).scalars().all() == ["r30"]
+        assert connection.execute(select(func.count()).select_from(RUN_QUARTERS)).scalar() == 1
+        assert connection.execute(select(func.count()).select_from(DECISIONS)).scalar() == 1
+
+
 def test_the_newest_record_is_kept_as_it_was_published() -> None:
     final = msgspec.structs.replace(
         measured(run_record(duration_s=900.0, energy_j=1e6, carbon_g=100.0), saved_ratio=0.2), final=True
