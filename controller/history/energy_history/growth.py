@@ -13,6 +13,8 @@ QUARTER_S: Final = 900
 """Time zones differ by multiples of it: each day of each of them is a number of quarter-hours."""
 NEW_ACCOUNT_S: Final = 60.0
 """A new account is heard of within this time of its beginning, whatever the clock does meanwhile [s]."""
+OLDER_CHECKPOINT_S: Final = 120.0
+"""A checkpoint is older than the newest record by some periods of it at most [s]."""
 LATE_S: Final = 86_400.0
 """A record this much older than the newest is no late one: the clock was far ahead [s]."""
 
@@ -130,10 +132,12 @@ def added(amounts: Amounts, more: Amounts) -> Amounts:
 def _is_new_account(account: RunAccount, current: Amounts, time_s: float) -> bool:
     """Return whether a record is of an account that began after the record before it.
 
-    Its energy has fallen, and it covers no more time than has passed since. An older checkpoint covers all of the run.
+    Its energy has fallen, and it covers no more time than has passed since, and clearly less than the account before.
+    An older checkpoint covers all of the run but the last periods, however long there was no controller.
     """
     has_fallen = (current["energy_j"] or 0.0) < (account.current.get("energy_j") or 0.0)
-    return has_fallen and (current["duration_s"] or 0.0) <= max(time_s - account.time_s, NEW_ACCOUNT_S)
+    lost_s = (account.current.get("duration_s") or 0.0) - OLDER_CHECKPOINT_S
+    return has_fallen and (current["duration_s"] or 0.0) <= min(lost_s, max(time_s - account.time_s, NEW_ACCOUNT_S))
 
 
 def _baseline(record: RunEnergy) -> Amounts:

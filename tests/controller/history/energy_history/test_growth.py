@@ -122,6 +122,14 @@ def test_books_that_were_lost_begin_anew_on_top_of_what_was_counted() -> None:
     assert [grown["energy_j"] for grown in grown_by(before, after, later)] == [2e6, 1e5, 2e5]
 
 
+def test_an_older_checkpoint_after_a_long_time_away_is_no_new_account() -> None:
+    made = [(3_600.0, 3_600.0, 1e6), (10_800.0, 3_570.0, 0.99e6), (10_830.0, 3_600.0, 1e6), (10_860.0, 3_630.0, 1.01e6)]
+    growths = grown_by(
+        *(run_record(time_s=MIDNIGHT_S + at_s, duration_s=s, energy_j=energy_j) for at_s, s, energy_j in made)
+    )
+    assert [grown.get("energy_j") for grown in growths] == [1e6, None, 0.0, pytest.approx(0.01e6)]
+
+
 def test_a_price_gives_the_baseline_of_the_cost_by_the_share_that_was_saved() -> None:
     record = run_record(duration_s=900.0, energy_j=1e6, carbon_g=None, cost=8.0)
     (grown,) = grown_by(measured(record, saved_ratio=0.2))

@@ -56,7 +56,7 @@ def test_quarter_hours_add_up_to_the_run_also_where_a_write_is_repeated(
 
 
 def test_a_batch_over_several_quarter_hours_counts_once_however_often_it_is_written() -> None:
-    runs = [(890.0, 40.0, 1e4), (905.0, 55.0, 2e4), (920.0, 5.0, 1e3)]  # its books were lost in between
+    runs = [(890.0, 400.0, 1e4), (905.0, 415.0, 2e4), (920.0, 5.0, 1e3)]  # its books were lost in between
     batch = [
         gpu_message(MIDNIGHT_S + 890, 2e6),
         gpu_message(MIDNIGHT_S + 910, 2.01e6),
@@ -66,6 +66,7 @@ def test_a_batch_over_several_quarter_hours_counts_once_however_often_it_is_writ
         write(connection, gpu_message(MIDNIGHT_S + 100, 1e6))
         write(connection, *batch)
         of_runs = sums(connection)
+        assert of_runs["energy_j"] == 21e3
         write(connection, *batch)
         write(connection, *batch)
         assert sums(connection) == of_runs
