@@ -28,6 +28,8 @@ from publishers.shared.log_once import FaultLog
 TIDY_PERIOD_S: Final = 3_600.0
 STEP_S: Final = 1_800.0
 """A clock that goes on by more from one write to the next has stepped, or nothing was written for that long."""
+MAX_DAMAGED: Final = 2
+"""The newest copies of damaged files are kept."""
 _PRAGMAS: Final = ("busy_timeout = 3000", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REST: Final = ("", "-wal", "-shm")
@@ -135,6 +137,10 @@ class HistoryFile:
             file = Path(f"{self._path}{end}")
             if file.exists():
                 file.rename(f"{aside}{end}")
+        copies = sorted(self._path.parent.glob(f"{self._path.name}.damaged-*Z"))
+        for copy in copies[:-MAX_DAMAGED]:
+            for end in _REST:
+                Path(f"{copy}{end}").unlink(missing_ok=True)
         _LOGGER.warning("%s is damaged: it is kept as %s, and a new history begins", self._path, aside)
 
 

@@ -148,6 +148,20 @@ def test_a_history_that_is_damaged_while_it_is_open_is_moved_aside_too(tmp_path:
     assert len(list(tmp_path.glob("history.sqlite.damaged-*"))) == 1
 
 
+def test_of_damaged_histories_the_newest_two_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    old = [tmp_path / f"history.sqlite.damaged-2026010{number}T000000Z" for number in range(3)]
+    for copy in old:
+        for end in ("", "-wal"):
+            Path(f"{copy}{end}").touch()
+    path.write_bytes(b"this is no database" * 1_000)
+    write(path, "r1")
+    left = {copy.name for copy in tmp_path.glob("*.damaged-*")}
+    assert {old[2].name, f"{old[2].name}-wal"} < left
+    assert len(left) == 3
+    assert read_history(path, runs) == ["r1"]
+
+
 def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DatabaseUnavailableError, match=r"history\.sqlite: .*; check the directory, its owner"):
