@@ -55,6 +55,7 @@ class HistoryFile:
         self._config = config
         self._session_s = session_s
         self._engine: Engine | None = None
+        self._identity: tuple[int, int] | None = None
         self._written_s = -math.inf
         self._steady_since_s = -math.inf
         self._tidy_fault_log = FaultLog(_LOGGER, log_changes=False)
@@ -84,8 +85,7 @@ class HistoryFile:
             engine.dispose()
 
     def _write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
-        engine = self._engine or self._open()
-        self._engine = engine
+        engine = self._opened()
         with engine.begin() as connection:
             write_messages(connection, messages, topics=self._topics, session_s=self._session_s)
         if self._is_steady(now_s):
@@ -110,6 +110,16 @@ class HistoryFile:
             self._tidy_fault_log.report(f"{self._path}: what is old is not merged: {_said(error)}")
         else:
             self._tidy_fault_log.clear()
+
+    def _opened(self) -> Engine:
+        """Return the open file: a new one where it was removed, since nobody would ever read what goes into the old."""
+        if self._engine is not None and _identity(self._path) != self._identity:
+            _LOGGER.warning("%s was removed or replaced: what comes goes into the one that is there now", self._path)
+            self.close()
+        if self._engine is None:
+            self._engine = self._open()
+            self._identity = _identity(self._path)
+        return self._engine
 
     def _open(self) -> Engine:
         try:
@@ -169,6 +179,15 @@ def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
 def _read_damaged_text(connection: sqlite3.Connection, _: object) -> None:
     """Let a text that is no UTF-8 be read: one row may not keep all others from being written."""
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and number of a file; None: there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _is_damage(error: SQLAlchemyError) -> bool:

@@ -148,6 +148,21 @@ def test_a_history_that_is_damaged_while_it_is_open_is_moved_aside_too(tmp_path:
     assert len(list(tmp_path.glob("history.sqlite.damaged-*"))) == 1
 
 
+def test_a_history_that_is_removed_while_it_is_open_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.sqlite"
+    history = history_at(path)
+    history.write([run_message(run_record(run="r1", energy_j=1e3))], now_s=MIDNIGHT_S)
+    path.unlink()
+    for energy_j in (2e3, 3e3):
+        history.write([run_message(run_record(run="r2", energy_j=energy_j))], now_s=MIDNIGHT_S + 30)
+    assert read_history(path, runs) == ["r2"]
+    history.close()
+    assert read_history(path, runs) == ["r2"]
+    assert caplog.messages == [f"{path} was removed or replaced: what comes goes into the one that is there now"]
+
+
 def test_of_damaged_histories_the_newest_two_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     old = [tmp_path / f"history.sqlite.damaged-2026010{number}T000000Z" for number in range(3)]
