@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from controller.config import HistoryConfig
@@ -30,8 +30,10 @@ STEP_S: Final = 1_800.0
 """A clock that goes on by more from one write to the next has stepped, or nothing was written for that long."""
 MAX_DAMAGED: Final = 2
 """The newest copies of damaged files are kept."""
-_PRAGMAS: Final = ("busy_timeout = 3000", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
+_PRAGMAS: Final = ("busy_timeout = 1500", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_CHECK: Final = "check the directory, its owner and its space"
 _REST: Final = ("", "-wal", "-shm")
 """What an SQLite database in write-ahead mode consists of."""
 
@@ -74,7 +76,7 @@ class HistoryFile:
         except SQLAlchemyError as error:
             self.close()
             if not _is_damage(error):
-                raise self._unavailable(_said(error)) from error
+                raise DatabaseUnavailableError(f"{self._path}: {_said(error)}; {_mend(error, _CHECK)}") from error
             self._move_aside()
             self._write(messages, now_s=now_s)
 
@@ -125,7 +127,7 @@ class HistoryFile:
         try:
             make_private_file(self._path)
         except OSError as error:
-            raise self._unavailable(error.strerror or str(error)) from error
+            raise DatabaseUnavailableError(f"{self._path}: {error.strerror or error}; {_CHECK}") from error
         engine = make_sqlite_engine(
             URL.create("sqlite", database=str(self._path)), 1, pragmas=_PRAGMAS, begin="BEGIN IMMEDIATE"
         )
@@ -137,9 +139,6 @@ class HistoryFile:
             engine.dispose()
             raise
         return engine
-
-    def _unavailable(self, why: str) -> DatabaseUnavailableError:
-        return DatabaseUnavailableError(f"{self._path}: {why}; check the directory, its owner and its space")
 
     def _move_aside(self) -> None:
         aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
@@ -167,11 +166,13 @@ def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
     engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=3.0))
     try:
         with engine.connect() as connection:
+            if not inspect(connection).has_table(MIGRATIONS.version_table):
+                raise DatabaseUnavailableError(f"{path} holds no history")
             if not MIGRATIONS.is_current(connection):
                 raise DatabaseVersionError(f"{path} is of another version: let its controller of this version start")
             return work(connection)
     except SQLAlchemyError as error:
-        raise DatabaseUnavailableError(f"{path}: {_said(error)}; check who may read it") from error
+        raise DatabaseUnavailableError(f"{path}: {_said(error)}; {_mend(error, 'check who may read it')}") from error
     finally:
         engine.dispose()
 
@@ -191,8 +192,19 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _is_damage(error: SQLAlchemyError) -> bool:
+    return _code(error) in _DAMAGED
+
+
+def _mend(error: SQLAlchemyError, otherwise: str) -> str:
+    """Return what to do."""
+    if _code(error) in _LOCKED:
+        return "another program holds it: end it, or wait"
+    return "the file is damaged, or no history" if _is_damage(error) else otherwise
+
+
+def _code(error: SQLAlchemyError) -> int:
     origin = error.orig if isinstance(error, DatabaseError) else None
-    return getattr(origin, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return int(getattr(origin, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _said(error: SQLAlchemyError) -> str:

@@ -237,3 +237,28 @@ def test_messages_are_written_also_where_what_is_old_cannot_be_merged(
     history.close()
     assert read_history(path, runs) == ["r1"]
     assert "history.sqlite: what is old is not merged: database or disk is full" in caplog.text
+
+
+def test_a_locked_history_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "_PRAGMAS", ("busy_timeout = 0", "journal_mode = WAL"))
+    path = tmp_path / "history.sqlite"
+    write(path, "r1")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailableError, match=r"locked; another program holds it: end it, or wait$"):
+            write(path, "r2")
+    write(path, "r2")
+    assert read_history(path, runs) == ["r1", "r2"]
+
+
+def test_a_file_that_is_no_history_is_told_as_such(tmp_path: Path) -> None:
+    empty, foreign, text = (tmp_path / name for name in ("empty", "foreign", "text"))
+    empty.touch()
+    with closing(sqlite3.connect(foreign)) as connection, connection:
+        connection.execute("CREATE TABLE other (id INTEGER)")
+    for path in (empty, foreign):
+        with pytest.raises(DatabaseUnavailableError, match=rf"{path.name} holds no history$"):
+            read_history(path, runs)
+    text.write_text("this is no database" * 100)
+    with pytest.raises(DatabaseUnavailableError, match=r"not a database; the file is damaged, or no history$"):
+        read_history(text, runs)

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from controller.config import HistoryConfig
+from controller.history.energy_history import history_file
 from controller.history.energy_history import recorder as module
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, PERIOD_S, HistoryRecorder, RecordedBus
@@ -181,3 +182,8 @@ async def test_the_end_tells_what_fails_and_goes_on(
     recorder.record(*run_message(run_record(energy_j=1e3)))
     await recorder.close()
     assert caplog.messages[-1].endswith(f"not closed: {said}; the latest is not in the history")
+
+
+def test_a_lock_is_told_before_a_stop_ends() -> None:
+    (busy,) = (pragma for pragma in history_file._PRAGMAS if pragma.startswith("busy_timeout"))
+    assert float(busy.rpartition(" ")[2]) / 1e3 < CLOSE_TIMEOUT_S
