@@ -34,14 +34,14 @@ class Migrations:
         """
         scripts = ScriptDirectory.from_config(self.config())
         context = MigrationContext.configure(connection, opts={"version_table": self.version_table})
-        found, head = context.get_current_revision(), scripts.get_current_head()
+        found, head = context.get_current_heads(), scripts.get_current_head()
         known = {script.revision for script in scripts.walk_revisions()}
-        if found is not None and found not in known:
+        if len(found) > 1 or not known.issuperset(found):
             raise DatabaseVersionError(
-                f"the database has schema {found}, which this gridchase does not know; its own is {head}: "
-                "use the version that wrote it, or give this one a database of its own"
+                f"the database has schema {' and '.join(sorted(found))}, which this gridchase does not know; "
+                f"its own is {head}: use the version that wrote it, or give this one a database of its own"
             )
-        return found == head
+        return found == (head,)
 
     def migrate(self, connection: Connection) -> None:
         """Run the missing migrations in the transaction of `connection`: all, or none.

@@ -13,6 +13,10 @@ QUARTER_S: Final = 900
 """Time zones differ by multiples of it: each day of each of them is a number of quarter-hours."""
 NEW_ACCOUNT_S: Final = 60.0
 """A new account is heard of within this time of its beginning, whatever the clock does meanwhile [s]."""
+OLDER_CHECKPOINT_S: Final = 120.0
+"""A checkpoint is older than the newest record by some periods of it at most [s]."""
+LATE_S: Final = 86_400.0
+"""A record this much older than the newest is no late one: the clock was far ahead [s]."""
 
 USED: Final = ("duration_s", "energy_j", "carbon_g", "cost")
 ONLY_GROWING: Final = ("duration_s", "energy_j", "carbon_g")
@@ -78,12 +82,15 @@ def run_growth(account: RunAccount | None, record: RunEnergy) -> tuple[RunAccoun
     """Return the account of a run with a new record, and by how much it has grown.
 
     A record below what was counted, such as one without the other nodes just after a restart of the leader, adds
-    nothing until it has caught up; the final one counts as it is. Values that began anew add to what there was.
+    nothing until it has caught up; the final one counts as it is. Values that began anew add to what there was. A
+    record older than the newest was counted already, or its clock was set back: it adds nothing either.
     """
     current = run_amounts(record)
     time_s = record.time_s or 0.0
     if account is None:
         account = RunAccount(time_s, {}, {}, {})
+    if not record.final and 0 < account.time_s - time_s < LATE_S:
+        return account, {}
     earlier = account.counted if _is_new_account(account, current, time_s) else account.earlier
     total: Amounts = {
         name: account.counted.get(name) if value is None else (earlier.get(name) or 0.0) + value
@@ -99,12 +106,20 @@ def growth(before: Amounts, after: Amounts) -> Amounts:
     return {name: None if value is None else value - (before.get(name) or 0.0) for name, value in after.items()}
 
 
-def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool) -> Amounts:
-    """Return by how much the counters of a GPU have grown, which begin anew with each controller."""
+def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool | None) -> Amounts | None:
+    """Return by how much the counters of a GPU have grown, which begin anew with each controller.
+
+    Those of one controller never fall: such a message is older than what was counted, and None is returned. Where it
+    is not known whose they are (None), the controller is new if they fall, and what was used before the first of them
+    is not counted.
+    """
     known_j, now_j = before.get("energy_j"), after["energy_j"]
-    if not is_same_controller or (known_j is not None and now_j is not None and now_j < known_j):
-        before = {}
-    return growth(before, after)
+    has_fallen = known_j is not None and now_j is not None and now_j < known_j
+    if is_same_controller and has_fallen:
+        return None
+    if is_same_controller is None and known_j is None:
+        return growth(after, after)
+    return growth({} if has_fallen or is_same_controller is False else before, after)
 
 
 def added(amounts: Amounts, more: Amounts) -> Amounts:
@@ -118,10 +133,12 @@ def added(amounts: Amounts, more: Amounts) -> Amounts:
 def _is_new_account(account: RunAccount, current: Amounts, time_s: float) -> bool:
     """Return whether a record is of an account that began after the record before it.
 
-    Its energy has fallen, and it covers no more time than has passed since. An older checkpoint covers all of the run.
+    Its energy has fallen, and it covers no more time than has passed since, and clearly less than the account before.
+    An older checkpoint covers all of the run but the last periods, however long there was no controller.
     """
     has_fallen = (current["energy_j"] or 0.0) < (account.current.get("energy_j") or 0.0)
-    return has_fallen and (current["duration_s"] or 0.0) <= max(time_s - account.time_s, NEW_ACCOUNT_S)
+    lost_s = (account.current.get("duration_s") or 0.0) - OLDER_CHECKPOINT_S
+    return has_fallen and (current["duration_s"] or 0.0) <= min(lost_s, max(time_s - account.time_s, NEW_ACCOUNT_S))
 
 
 def _baseline(record: RunEnergy) -> Amounts:

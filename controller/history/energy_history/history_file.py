@@ -4,14 +4,16 @@ All calls are made in one thread, and wait for the disk.
 """
 
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from controller.config import HistoryConfig
@@ -21,10 +23,17 @@ from policies.database.backends import make_sqlite_engine
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from publishers.messages.topics import Topics
 from publishers.shared.files.private_dir import make_private_file
+from publishers.shared.log_once import FaultLog
 
 TIDY_PERIOD_S: Final = 3_600.0
-_PRAGMAS: Final = ("busy_timeout = 3000", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
+STEP_S: Final = 1_800.0
+"""A clock that goes on by more from one write to the next has stepped, or nothing was written for that long."""
+MAX_DAMAGED: Final = 2
+"""The newest copies of damaged files are kept."""
+_PRAGMAS: Final = ("busy_timeout = 1500", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_CHECK: Final = "check the directory, its owner and its space"
 _REST: Final = ("", "-wal", "-shm")
 """What an SQLite database in write-ahead mode consists of."""
 
@@ -48,10 +57,13 @@ class HistoryFile:
         self._config = config
         self._session_s = session_s
         self._engine: Engine | None = None
-        self._tidied_s: float | None = None
+        self._identity: tuple[int, int] | None = None
+        self._written_s = -math.inf
+        self._steady_since_s = -math.inf
+        self._tidy_fault_log = FaultLog(_LOGGER, log_changes=False)
 
     def write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
-        """Write messages, all or none; once an hour, merge and drop what is old.
+        """Write messages, all or none; once an hour of a steady clock, merge and drop what is old.
 
         Raises:
             OSError: the file cannot be written; the message says why, and what to do.
@@ -64,7 +76,7 @@ class HistoryFile:
         except SQLAlchemyError as error:
             self.close()
             if not _is_damage(error):
-                raise self._unavailable(_said(error)) from error
+                raise DatabaseUnavailableError(f"{self._path}: {_said(error)}; {_mend(error, _CHECK)}") from error
             self._move_aside()
             self._write(messages, now_s=now_s)
 
@@ -75,24 +87,51 @@ class HistoryFile:
             engine.dispose()
 
     def _write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
-        engine = self._engine or self._open()
-        self._engine = engine
-        is_due = self._tidied_s is None or not 0 <= now_s - self._tidied_s < TIDY_PERIOD_S
+        engine = self._opened()
         with engine.begin() as connection:
             write_messages(connection, messages, topics=self._topics, session_s=self._session_s)
-        if is_due:
+        if self._is_steady(now_s):
+            self._steady_since_s = now_s
+            self._tidy(engine, now_s=now_s)
+
+    def _is_steady(self, now_s: float) -> bool:
+        """Return whether the clock has gone on for an hour without a step: what is old is not known before."""
+        if not 0 <= now_s - self._written_s < STEP_S:
+            self._steady_since_s = now_s
+        self._written_s = now_s
+        return now_s - self._steady_since_s >= TIDY_PERIOD_S
+
+    def _tidy(self, engine: Engine, *, now_s: float) -> None:
+        """Merge and drop what is old; what fails is told in the log alone, since the messages are written."""
+        try:
             with engine.begin() as connection:
                 tidy(connection, now_s=now_s, config=self._config)
-            self._tidied_s = now_s
+        except SQLAlchemyError as error:
+            if _is_damage(error):
+                raise
+            self._tidy_fault_log.report(f"{self._path}: what is old is not merged: {_said(error)}")
+        else:
+            self._tidy_fault_log.clear()
+
+    def _opened(self) -> Engine:
+        """Return the open file: a new one where it was removed, since nobody would ever read what goes into the old."""
+        if self._engine is not None and _identity(self._path) != self._identity:
+            _LOGGER.warning("%s was removed or replaced: what comes goes into the one that is there now", self._path)
+            self.close()
+        if self._engine is None:
+            self._engine = self._open()
+            self._identity = _identity(self._path)
+        return self._engine
 
     def _open(self) -> Engine:
         try:
             make_private_file(self._path)
         except OSError as error:
-            raise self._unavailable(error.strerror or str(error)) from error
+            raise DatabaseUnavailableError(f"{self._path}: {error.strerror or error}; {_CHECK}") from error
         engine = make_sqlite_engine(
             URL.create("sqlite", database=str(self._path)), 1, pragmas=_PRAGMAS, begin="BEGIN IMMEDIATE"
         )
+        event.listen(engine, "connect", _read_damaged_text)
         try:
             with engine.begin() as connection:
                 MIGRATIONS.migrate(connection)
@@ -101,15 +140,16 @@ class HistoryFile:
             raise
         return engine
 
-    def _unavailable(self, why: str) -> DatabaseUnavailableError:
-        return DatabaseUnavailableError(f"{self._path}: {why}; check the directory, its owner and its space")
-
     def _move_aside(self) -> None:
         aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
         for end in _REST:
             file = Path(f"{self._path}{end}")
             if file.exists():
                 file.rename(f"{aside}{end}")
+        copies = sorted(self._path.parent.glob(f"{self._path.name}.damaged-*Z"))
+        for copy in copies[:-MAX_DAMAGED]:
+            for end in _REST:
+                Path(f"{copy}{end}").unlink(missing_ok=True)
         _LOGGER.warning("%s is damaged: it is kept as %s, and a new history begins", self._path, aside)
 
 
@@ -128,18 +168,45 @@ def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
     engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=3.0))
     try:
         with engine.connect() as connection:
+            if not inspect(connection).has_table(MIGRATIONS.version_table):
+                raise DatabaseUnavailableError(f"{path} holds no history")
             if not MIGRATIONS.is_current(connection):
                 raise DatabaseVersionError(f"{path} is of another version: let its controller of this version start")
             return work(connection)
     except SQLAlchemyError as error:
-        raise DatabaseUnavailableError(f"{path}: {_said(error)}; check who may read it") from error
+        raise DatabaseUnavailableError(f"{path}: {_said(error)}; {_mend(error, 'check who may read it')}") from error
     finally:
         engine.dispose()
 
 
+def _read_damaged_text(connection: sqlite3.Connection, _: object) -> None:
+    """Let a text that is no UTF-8 be read: one row may not keep all others from being written."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and number of a file; None: there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _is_damage(error: SQLAlchemyError) -> bool:
+    return _code(error) in _DAMAGED
+
+
+def _mend(error: SQLAlchemyError, otherwise: str) -> str:
+    """Return what to do."""
+    if _code(error) in _LOCKED:
+        return "another program holds it: end it, or wait"
+    return "the file is damaged, or no history" if _is_damage(error) else otherwise
+
+
+def _code(error: SQLAlchemyError) -> int:
     origin = error.orig if isinstance(error, DatabaseError) else None
-    return getattr(origin, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return int(getattr(origin, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _said(error: SQLAlchemyError) -> str:

@@ -9,10 +9,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controller.clock import Clock, next_tick_s
 from controller.config import HistoryConfig
@@ -35,8 +34,17 @@ WRITE_TIMEOUT_S: Final = 20.0
 MAX_ENERGIES: Final = 5_000
 MAX_DECISIONS: Final = 5_000
 _QUARTER_S: Final = 900.0
+_NOT_WRITTEN: Final = "the history is not written: "
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """A message that waits to be written; `number` counts those recorded, from 1."""
+
+    number: int
+    topic: str
+    payload: bytes
 
 
 class HistoryRecorder:
@@ -66,8 +74,10 @@ class HistoryRecorder:
         self._session_s = clock.now_s()
         self._disk = disk or DiskThread("gridchase history", timeout_s=WRITE_TIMEOUT_S)
         self._file: HistoryFile | None = None
-        self._energies: dict[tuple[str, int], bytes] = {}
-        self._decisions: deque[tuple[str, bytes]] = deque(maxlen=MAX_DECISIONS)
+        self._energies: dict[tuple[str, int], _Waiting] = {}
+        self._decisions: deque[_Waiting] = deque(maxlen=MAX_DECISIONS)
+        self._n_recorded = 0
+        self._n_written = 0  # of them; set by the thread of the disk, so that it holds of a write that nobody awaited
         self._fault_log = FaultLog(_LOGGER, recovered="the history is written again", log_changes=False)
 
     @property
@@ -78,18 +88,20 @@ class HistoryRecorder:
     @property
     def n_waiting(self) -> int:
         """Return how many messages wait to be written."""
-        return len(self._energies) + len(self._decisions)
+        return len(self._waiting())
 
     def record(self, topic: str, payload: bytes) -> None:
         """Take a message that is published; those that are not of the history are ignored."""
         if not payload:
             return
+        self._n_recorded += 1
+        message = _Waiting(self._n_recorded, topic, payload)
         if topic.endswith("/limit"):
-            self._decisions.append((topic, payload))
+            self._decisions.append(message)
         elif topic.endswith("/energy"):
             key = topic, int(self._clock.now_s() // _QUARTER_S)
             self._energies.pop(key, None)  # the newest comes last
-            self._energies[key] = payload
+            self._energies[key] = message
             if len(self._energies) > MAX_ENERGIES:
                 self._coalesce()
 
@@ -110,42 +122,56 @@ class HistoryRecorder:
             await self._flush()
 
     async def close(self) -> None:
-        """Write what waits, within a bounded time."""
-        with suppress(TimeoutError):
+        """Write what waits, within a bounded time; what fails is only told."""
+        why = ""
+        try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._flush()
                 await self._disk.run(self._close)
+        except TimeoutError:
+            why = f"{self._path}: the disk does not answer"
+        except Exception as error:  # noqa: BLE001 — whatever it is: a stop goes on
+            why = f"{self._path} is not closed: {_said(error)}"
         if self.n_waiting:
-            _LOGGER.warning("%s: the disk does not answer; the latest is not in the history", self._path)
+            _LOGGER.warning("%s; the latest is not in the history", why or self.fault.removeprefix(_NOT_WRITTEN))
+        elif why:
+            _LOGGER.warning("%s", why)
+
+    def _waiting(self) -> list[_Waiting]:
+        """Forget what is written, and return the rest."""
+        n_written = self._n_written
+        self._energies = {key: message for key, message in self._energies.items() if message.number > n_written}
+        self._decisions = deque((each for each in self._decisions if each.number > n_written), maxlen=MAX_DECISIONS)
+        return [*self._energies.values(), *self._decisions]
 
     async def _flush(self) -> None:
-        energies, self._energies = self._energies, {}
-        decisions, self._decisions = list(self._decisions), deque(maxlen=MAX_DECISIONS)
-        messages = [*((topic, payload) for (topic, _), payload in energies.items()), *decisions]
         try:
-            await self._disk.run(partial(self._write, messages, self._clock.now_s()))
-        except BaseException as error:
-            # Written or not, it counts once. What was published meanwhile is newer.
-            self._energies = energies | self._energies
-            self._decisions = deque([*decisions, *self._decisions], maxlen=MAX_DECISIONS)
-            if not isinstance(error, Exception):
-                raise
-            # Whatever it is: what is recorded may not end what acts.
-            self._fault_log.report(f"the history is not written: {getattr(error, 'strerror', None) or error}")
+            await self._disk.run(partial(self._write, self._waiting(), self._n_recorded, self._clock.now_s()))
+        except Exception as error:  # noqa: BLE001 — whatever it is: what is recorded may not end what acts
+            self._fault_log.report(f"{_NOT_WRITTEN}{_said(error)}")
         else:
             self._fault_log.clear()
 
-    def _write(self, messages: list[tuple[str, bytes]], now_s: float) -> None:
-        """Write messages; in the thread of the disk, which also imports what SQL needs: some tenths of a second."""
+    def _write(self, messages: list[_Waiting], number: int, now_s: float) -> None:
+        """Write messages up to a number, but those that an earlier call has written after its deadline.
+
+        In the thread of the disk, which also imports what SQL needs: some tenths of a second.
+        """
         if self._file is None:
             from controller.history.energy_history.history_file import HistoryFile  # noqa: PLC0415
 
             self._file = HistoryFile(self._path, topics=self._topics, config=self._config, session_s=self._session_s)
-        self._file.write(messages, now_s=now_s)
+        n_written = self._n_written
+        self._file.write([(topic, payload) for each, topic, payload in messages if each > n_written], now_s=now_s)
+        self._n_written = number
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 class RecordedBus:

@@ -1,14 +1,28 @@
 """Writes messages of the bus into the history, in the transaction of a connection: energies of runs and GPUs, limits.
 
-Messages hold cumulative values, and the database holds what was counted of them in the same transaction. So a message
-that is written twice counts once, and what was not written is in the next one.
+Messages hold cumulative values, and the database holds what was counted of them in the same transaction. So messages
+that are written twice count once, and what was not written is in the next one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Column, Connection, Table, bindparam, delete, func, insert, select, text, update
+import msgspec
+from sqlalchemy import (
+    Column,
+    Connection,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    type_coerce,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
@@ -38,8 +52,8 @@ MAX_DECISIONS: Final = 200_000
 """The newest of them are kept."""
 MAX_DETAIL: Final = 256
 """Characters of a decision's sentence."""
-MERGED_DAYS: Final = 7
-"""Days that one call merges at most, so that it ends in time."""
+MAX_DAYS: Final = 7
+"""Days that one call merges or drops at most, so that it ends in time."""
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=Message)
@@ -150,14 +164,26 @@ def _known_runs(connection: Connection, names: Iterable[RunName]) -> dict[RunNam
     wanted = {name.run for name in names}
     if not wanted:
         return {}
-    rows = connection.execute(select(RUNS).where(RUNS.c.run.in_(wanted))).mappings()
+    earlier = type_coerce(RUNS.c.earlier, Text).label("earlier")  # where it is no JSON, SQLAlchemy would raise
+    columns = [column for column in RUNS.c if column.name != "earlier"]
+    rows = connection.execute(select(*columns, earlier).where(RUNS.c.run.in_(wanted))).mappings()
     return {RunName(row["user"], row["job"], row["run"], row["node"]): row for row in rows}
 
 
 def _account(row: RowMapping) -> RunAccount:
-    record = decode(row["record"].encode(), RunEnergy)
-    counted = {name: row[name] for name in RUN_AMOUNTS}
-    return RunAccount(row["heard_s"], counted, run_amounts(record), row["earlier"])
+    """Return the account of a run; what cannot be read of it, such as a record of a newer version, is not known."""
+    record = _decoded(str(row["record"]).encode(), RunEnergy)
+    try:
+        earlier = msgspec.json.decode(row["earlier"], type=Amounts)
+    except (msgspec.MsgspecError, TypeError):
+        earlier = {}
+    counted = {name: _number(row[name]) for name in RUN_AMOUNTS}
+    return RunAccount(_number(row["heard_s"]) or 0.0, counted, {} if record is None else run_amounts(record), earlier)
+
+
+def _number(value: object) -> float | None:
+    """Return a value of a column of floats; SQLite keeps whatever it is given."""
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _insert_run(connection: Connection, name: RunName, began_s: float) -> int:
@@ -188,10 +214,12 @@ def _write_gpus(
         for energy in counters:
             if energy.energy_j is None:  # nothing could be measured
                 continue
-            before: Amounts = {key: row.get(key) for key in GPU_AMOUNTS}
+            before: Amounts = {key: _number(row.get(key)) for key in GPU_AMOUNTS}
             after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
-            is_unheard = session_s is None and before["energy_j"] is None
-            grown = gpu_growth(after if is_unheard else before, after, is_same_controller=row["session_s"] == session_s)
+            is_same = None if session_s is None and row["session_s"] is None else row["session_s"] == session_s
+            grown = gpu_growth(before, after, is_same_controller=is_same)
+            if grown is None:
+                continue
             _count(growths, row["id"], quarter_of(energy.time_s), grown)
             row |= after | {"session_s": session_s, "gpu_index": energy.gpu_index, "currency": energy.currency}
     _upsert(connection, GPU_QUARTERS, growths)
@@ -256,9 +284,9 @@ def _take_back(connection: Connection, number: int, grown: Amounts) -> None:
         of_run = (RUN_QUARTERS.c.owner == number) & (column > 0)
         newest_first = select(RUN_QUARTERS.c.starts_s, column).where(of_run).order_by(RUN_QUARTERS.c.starts_s.desc())
         for quarter, value in connection.execute(newest_first).all():
-            taken = min(left, value)
+            taken = min(left, _number(value) or 0.0)
             at = (RUN_QUARTERS.c.owner == number) & (RUN_QUARTERS.c.starts_s == quarter)
-            connection.execute(update(RUN_QUARTERS).where(at).values({name: value - taken}))
+            connection.execute(update(RUN_QUARTERS).where(at).values({name: column - taken}))
             left -= taken
             if left <= 0:
                 break
@@ -280,15 +308,17 @@ def tidy(connection: Connection, *, now_s: float, config: HistoryConfig, zone: t
     """
     for table in (RUN_QUARTERS, GPU_QUARTERS):
         _merge(connection, table, until_s=now_s - config.quarter_days * DAY_S, zone=zone)
-        connection.execute(delete(table).where(table.c.starts_s < now_s - config.run_days * DAY_S))
-    _drop(connection, DECISIONS.c.time_s, before_s=now_s - config.decision_days * DAY_S, max_rows=MAX_DECISIONS)
-    _drop(connection, RUNS.c.heard_s, before_s=now_s - config.run_days * DAY_S, max_rows=MAX_RUNS)
+        _drop_before(connection, table.c.starts_s, now_s - config.run_days * DAY_S)
+    _drop_before(connection, DECISIONS.c.time_s, now_s - config.decision_days * DAY_S)
+    _drop_before(connection, RUNS.c.heard_s, now_s - config.run_days * DAY_S)
+    _drop_all_but(connection, DECISIONS.c.time_s, MAX_DECISIONS)
+    _drop_all_but(connection, RUNS.c.heard_s, MAX_RUNS)
     connection.execute(delete(RUN_QUARTERS).where(RUN_QUARTERS.c.owner.not_in(select(RUNS.c.id))))
 
 
 def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo | None) -> None:
     is_quarter = table.c.length_s == QUARTER_S
-    for _ in range(MERGED_DAYS):
+    for _ in range(MAX_DAYS):
         oldest_s = connection.execute(select(func.min(table.c.starts_s)).where(is_quarter)).scalar()
         if oldest_s is None:
             return
@@ -303,8 +333,15 @@ def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo
         connection.execute(insert(table), [dict(day) | merged for day in days])
 
 
-def _drop(connection: Connection, time: Column[Any], *, before_s: float, max_rows: int) -> None:
-    table = time.table
+def _drop_before(connection: Connection, time: Column[Any], before_s: float) -> None:
+    """Drop what is older, but no more than some days: a clock that is far ahead must not cost the whole history."""
+    oldest_s = connection.execute(select(func.min(time))).scalar()
+    if oldest_s is not None:
+        connection.execute(delete(time.table).where(time < min(before_s, oldest_s + MAX_DAYS * DAY_S)))
+
+
+def _drop_all_but(connection: Connection, time: Column[Any], max_rows: int) -> None:
     oldest_kept = select(time).order_by(time.desc()).offset(max_rows - 1).limit(1)
     oldest_kept_s = connection.execute(oldest_kept).scalar()
-    connection.execute(delete(table).where(time < max(before_s, oldest_kept_s or 0.0)))
+    if oldest_kept_s is not None:
+        connection.execute(delete(time.table).where(time < oldest_kept_s))

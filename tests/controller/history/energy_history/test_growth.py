@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.growth import (
+    LATE_S,
     ONLY_GROWING,
     QUARTER_S,
     RUN_AMOUNTS,
@@ -121,10 +122,25 @@ def test_books_that_were_lost_begin_anew_on_top_of_what_was_counted() -> None:
     assert [grown["energy_j"] for grown in grown_by(before, after, later)] == [2e6, 1e5, 2e5]
 
 
+def test_an_older_checkpoint_after_a_long_time_away_is_no_new_account() -> None:
+    made = [(3_600.0, 3_600.0, 1e6), (10_800.0, 3_570.0, 0.99e6), (10_830.0, 3_600.0, 1e6), (10_860.0, 3_630.0, 1.01e6)]
+    growths = grown_by(
+        *(run_record(time_s=MIDNIGHT_S + at_s, duration_s=s, energy_j=energy_j) for at_s, s, energy_j in made)
+    )
+    assert [grown.get("energy_j") for grown in growths] == [1e6, None, 0.0, pytest.approx(0.01e6)]
+
+
 def test_a_price_gives_the_baseline_of_the_cost_by_the_share_that_was_saved() -> None:
     record = run_record(duration_s=900.0, energy_j=1e6, carbon_g=None, cost=8.0)
     (grown,) = grown_by(measured(record, saved_ratio=0.2))
     assert (grown["compared_cost"], grown["baseline_cost"], grown["baseline_carbon_g"]) == (8.0, 10.0, None)
+
+
+def test_a_record_of_a_clock_that_was_set_back_waits_unless_it_was_far_ahead() -> None:
+    newest = run_record(time_s=MIDNIGHT_S, duration_s=900.0, energy_j=1e6)
+    after = msgspec.structs.replace(newest, duration_s=930.0, energy_j=2e6)
+    late, far = (msgspec.structs.replace(after, time_s=MIDNIGHT_S - back_s) for back_s in (LATE_S / 2, LATE_S * 2))
+    assert [grown.get("energy_j") for grown in grown_by(newest, late, far)] == [1e6, None, 1e6]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 1e6)), min_size=1))
@@ -135,10 +151,12 @@ def test_counters_of_gpus_lose_nothing_and_gain_nothing_over_restarts(steps: lis
         used_j += joules
         counter_j = joules if is_restarted else counter_j + joules
         after: Amounts = {"energy_j": counter_j, "carbon_g": None, "cost": None}
-        grown = gpu_growth(before, after, is_same_controller=not is_restarted)["energy_j"]
+        grown = gpu_growth(before, after, is_same_controller=not is_restarted)
         assert grown is not None
-        assert grown >= 0
-        counted_j, before = counted_j + grown, after
+        grown_j = grown["energy_j"]
+        assert grown_j is not None
+        assert grown_j >= 0
+        counted_j, before = counted_j + grown_j, after
     assert counted_j == pytest.approx(used_j)
 
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from controller.config import HistoryConfig
+from controller.history.energy_history import history_file
 from controller.history.energy_history import recorder as module
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, PERIOD_S, HistoryRecorder, RecordedBus
@@ -22,17 +23,21 @@ Result = TypeVar("Result")
 
 
 class FakeDisk(DiskThread):
-    """A disk that can fail or hang."""
+    """A disk that can fail or hang, or do after the deadline what was asked of it."""
 
     def __init__(self) -> None:
         super().__init__("fake")
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.hangs = False
+        self.is_late = False
         self.n_calls = 0
 
     async def run(self, call: Callable[[], Result]) -> Result:
-        """Call, unless it fails or hangs."""
+        """Call, unless it fails or hangs; nobody learns of what is late."""
         self.n_calls += 1
+        if self.is_late:
+            call()
+            raise OSError(110, "the disk does not answer in 20 s")
         if self.hangs:
             await asyncio.sleep(module.WRITE_TIMEOUT_S)
             raise OSError(110, "the disk does not answer in 20 s")
@@ -133,6 +138,23 @@ async def test_a_disk_that_fails_is_told_once_and_what_waits_is_written_later(
     assert read_history(tmp_path / "history.sqlite", energies_j) == [1e3]
 
 
+async def test_what_was_written_after_the_deadline_is_not_written_again(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    disk.is_late = True
+    recorder.record(*run_message(run_record(energy_j=1e3)))
+    recorder.record(*limit_message(MIDNIGHT_S))
+    await recorder.close()
+    assert "does not answer" in recorder.fault
+    assert recorder.n_waiting == 0
+    recorder.record(*run_message(run_record(energy_j=2e3)))
+    assert recorder.n_waiting == 1
+    disk.is_late = False
+    await recorder.close()
+    assert (recorder.fault, recorder.n_waiting) == ("", 0)
+    assert read_history(tmp_path / "history.sqlite", energies_j) == [2e3]
+
+
 async def test_the_end_waits_for_a_disk_that_hangs_for_a_bounded_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,3 +166,24 @@ async def test_the_end_waits_for_a_disk_that_hangs_for_a_bounded_time(
     await recorder.close()
     assert asyncio.get_running_loop().time() - begun_s == pytest.approx(CLOSE_TIMEOUT_S)
     assert "the disk does not answer; the latest is not in the history" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("any other")])
+async def test_the_end_tells_what_fails_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    disk = FakeDisk()
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    await recorder.close()
+    disk.error = error
+    await recorder.close()
+    said = error.strerror if isinstance(error, OSError) else str(error)
+    assert caplog.messages[-1] == f"{tmp_path / 'history.sqlite'} is not closed: {said}"
+    recorder.record(*run_message(run_record(energy_j=1e3)))
+    await recorder.close()
+    assert caplog.messages[-1].endswith(f"not closed: {said}; the latest is not in the history")
+
+
+def test_a_lock_is_told_before_a_stop_ends() -> None:
+    (busy,) = (pragma for pragma in history_file._PRAGMAS if pragma.startswith("busy_timeout"))
+    assert float(busy.rpartition(" ")[2]) / 1e3 < CLOSE_TIMEOUT_S

@@ -59,6 +59,24 @@ def test_quarter_hours_add_up_to_the_run_also_where_a_write_is_repeated(
         assert row["final"]
 
 
+def test_a_batch_over_several_quarter_hours_counts_once_however_often_it_is_written() -> None:
+    runs = [(890.0, 400.0, 1e4), (905.0, 415.0, 2e4), (920.0, 5.0, 1e3)]  # its books were lost in between
+    batch = [
+        gpu_message(MIDNIGHT_S + 890, 2e6),
+        gpu_message(MIDNIGHT_S + 910, 2.01e6),
+        *(run_message(run_record(time_s=MIDNIGHT_S + at, duration_s=s, energy_j=j)) for at, s, j in runs),
+    ]
+    with memory() as connection:
+        write(connection, gpu_message(MIDNIGHT_S + 100, 1e6))
+        write(connection, *batch)
+        of_runs = sums(connection)
+        assert of_runs["energy_j"] == 21e3
+        write(connection, *batch)
+        write(connection, *batch)
+        assert sums(connection) == of_runs
+        assert connection.execute(select(func.sum(GPU_QUARTERS.c.energy_j))).scalar() == 2.01e6
+
+
 @settings(max_examples=30)
 @given(STEPS, st.integers(1, 5))
 def test_merged_days_add_up_to_the_same(steps: list[tuple[str, float, float, bool]], n_written: int) -> None:
@@ -157,6 +175,17 @@ def test_runs_are_dropped_with_their_days() -> None:
         tidy(connection, now_s=MIDNIGHT_S + 3 * DAY_S, config=HistoryConfig(run_days=2))
         assert connection.execute(select(RUNS.c.run)).scalars().all() == ["r2"]
         assert connection.execute(select(func.count()).select_from(RUN_QUARTERS)).scalar() == 1
+
+
+def test_one_call_drops_the_oldest_days_alone() -> None:
+    with memory() as connection:
+        for day in (0, 3, 30):
+            at_s = MIDNIGHT_S + day * DAY_S
+            write(connection, run_message(run_record(run=f"r{day}", time_s=at_s, energy_j=1e3)), limit_message(at_s))
+        tidy(connection, now_s=MIDNIGHT_S + 73 * 365 * DAY_S, config=HistoryConfig())
+        assert connection.execute(select(RUNS.c.run)).scalars().all() == ["r30"]
+        assert connection.execute(select(func.count()).select_from(RUN_QUARTERS)).scalar() == 1
+        assert connection.execute(select(func.count()).select_from(DECISIONS)).scalar() == 1
 
 
 def test_the_newest_record_is_kept_as_it_was_published() -> None:
