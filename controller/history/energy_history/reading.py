@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, and_, exists, func, not_, or_, select
 from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
 from controller.history.energy_history.report import Entry, Part
 from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
-from publishers.messages.codec import decode
+from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
 
 
@@ -51,13 +51,21 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     rows = connection.execute(select(*columns).where(or_(RUNS.c.node == "", not_(is_led)), *conditions))
     used = set().union(*sums)
     runs = {
-        number: (user, job, run, decode(record.encode(), RunEnergy))
-        for number, user, job, run, record in rows
-        if number in used
+        number: (user, job, run, _record_of(record, run)) for number, user, job, run, record in rows if number in used
     }
     return [
         [Part(*runs[number], amounts) for number, amounts in of_period.items() if number in runs] for of_period in sums
     ]
+
+
+def _record_of(text: str, run: str) -> RunEnergy:
+    """Return a run's record; one that cannot be read, as of a newer version, knows nothing: its amounts are counted."""
+    try:
+        return decode(text.encode(), RunEnergy)
+    except DecodeError:
+        return RunEnergy(
+            run=run, state="silent", gpu_model="", n_gpus=0, iterations=0, epochs=0, duration_s=0.0, energy_j=0.0
+        )
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event, select, update
 
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile, read_history
@@ -79,3 +79,12 @@ def test_a_closed_history_is_read_without_a_file_beside_it(tmp_path: Path) -> No
     history.close()
     assert len(read_history(path, lambda connection: connection.execute(select(RUNS.c.run)).scalars().all())) == 2
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_record_that_cannot_be_read_knows_nothing_and_its_amounts_are_counted() -> None:
+    with memory() as connection:
+        write_messages(connection, [run_message(record(0.5, 2e6))], topics=TOPICS, session_s=None)
+        connection.execute(update(RUNS).values(record='{"run": 1}'))
+        ((part,),) = run_parts(connection, [ALL], RunFilter())
+    assert part.amounts["energy_j"] == 2e6
+    assert part.record.saved_energy_ci90_ratio is None
