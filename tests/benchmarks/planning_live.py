@@ -29,6 +29,7 @@ POLICIES: Final[tuple[PolicyName, ...]] = (
 NAMES: Final = ("mix", "mix-live", "planner", "live", "live-open", "optimum")
 N_ENDS: Final = 30
 MEDIAN_END_H: Final = 24.0
+DAY_H: Final = 24
 PROTOCOL: Final = """\
 ResNet-50 on ImageNet, batch size 256. saved: the carbon saved against the highest limit [%], the mean over the signals.
 mix: two limits that just use up the budget, blind to the signal; planner: gridchase's plan every hour with its own
@@ -111,6 +112,11 @@ def _until(scenario: Scenario, run: RunResult, work_s: Values) -> tuple[Values, 
     return times_s - run.edges_s[0], costs[index] + powers_w * since
 
 
+def starts_of(hours: int, n_day_runs: int) -> int:
+    """Return how many runs of a length start on each signal: as many hours in all as of runs of 24 h, at least one."""
+    return max(1, n_day_runs * DAY_H // hours)
+
+
 def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
     """Yield every run there is to simulate."""
     faults: list[str] = []
@@ -119,6 +125,7 @@ def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
         raise SystemExit("\n".join(faults))
     for curve in curves_of(options.data / "zeus"):
         for hours in options.hours:
+            n_starts = starts_of(hours, options.starts)
             for max_slowdown in options.max_slowdown:
                 for reading in readings:
                     scenario = scenario_of(curve, reading.signal, Overhead(host_power_w=0.0, pue=1.0))
@@ -127,7 +134,7 @@ def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
                         scenario,
                         comparison,
                         base_duration_s=HOUR_S * hours,
-                        n_starts=options.starts,
+                        n_starts=n_starts,
                         period_s=HOUR_S,
                     ):
                         yield Task(
@@ -220,7 +227,8 @@ def page(options: argparse.Namespace) -> Iterator[str]:
     asked = f"--hours {_listed(options.hours)} --max-slowdown {_listed(options.max_slowdown)} --starts {options.starts}"
     yield "# What a user gets: runs under the controller itself\n"
     yield f"{measured_on()}; `python -m tests.benchmarks.planning_live --data DIR --write {asked}`.\n"
-    yield f"Starts on each signal: {options.starts}.\n\n{PROTOCOL}\n"
+    starts = ", ".join(f"{starts_of(hours, options.starts)} of {hours} h" for hours in options.hours)
+    yield f"Runs on each signal: {starts}.\n\n{PROTOCOL}\n"
     yield "## Saved [%]\n"
     yield from saved_table(cells)
     yield "\n## Beside the two mixes [points]\n"
@@ -239,7 +247,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", nargs="+", type=int, default=[24], help="how long runs are at the highest limit")
     parser.add_argument("--max-slowdown", nargs="+", type=float, default=[1.05], help="their budgets of time")
-    parser.add_argument("--starts", type=int, default=1, metavar="N", help="runs on each signal")
+    parser.add_argument(
+        "--starts", type=int, default=1, metavar="N", help="runs of 24 h on each signal; others as long in all"
+    )
     show_data_page(parser, TABLE, page)
 
 
