@@ -1,7 +1,8 @@
 """How large the history of a node becomes, and what writing it takes: `python -m tests.benchmarks.history`.
 
 One node with 64 GPUs, each with runs of a day, one after the other; each publishes every half minute, and changes its
-limit every ten minutes. The months are written as a controller does, but for the quarter-hours' last messages alone.
+limit twice in a quarter-hour. The months are written as a controller does, but for the quarter-hours' last messages
+alone.
 """
 
 import argparse

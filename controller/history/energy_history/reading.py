@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Table, and_, exists, func, not_, or_, select
+from sqlalchemy import Connection, RowMapping, Table, and_, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
 from controller.history.energy_history.report import Entry, Part
-from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.schema import CURRENCY_SEPARATOR, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
 
@@ -69,16 +69,16 @@ def _record_of(text: str, run: str) -> RunEnergy:
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
-    """Return what each GPU used in a period, with runs and without."""
+    """Return what each GPU used in a period, with runs and without; costs in several currencies have no sum."""
     sums = _sums(connection, GPU_QUARTERS, GPU_AMOUNTS, period)
     rows = connection.execute(select(GPUS).order_by(GPUS.c.node, GPUS.c.gpu_index)).mappings()
-    return [
-        msgspec.structs.replace(
-            Entry(name=f"{row['node']}/{row['gpu_uuid']}", currency=row["currency"]), **sums[row["id"]]
-        )
-        for row in rows
-        if row["id"] in sums
-    ]
+    return [_gpu_entry(row, sums[row["id"]]) for row in rows if row["id"] in sums]
+
+
+def _gpu_entry(row: RowMapping, amounts: Amounts) -> Entry:
+    entry = msgspec.structs.replace(Entry(name=f"{row['node']}/{row['gpu_uuid']}", currency=row["currency"]), **amounts)
+    are_several = CURRENCY_SEPARATOR in (entry.currency or "")
+    return msgspec.structs.replace(entry, cost=None, currency=None) if are_several else entry
 
 
 def _sums(connection: Connection, table: Table, names: tuple[str, ...], period: Period) -> dict[int, Amounts]:

@@ -31,6 +31,8 @@ MIGRATIONS: Final = Migrations(
     scripts=Path(__file__).parent / "migrations", lock=0x6869_7374_6F72_7921, version_table="history_version"
 )
 """The lock's key is the bytes of "history!"."""
+CURRENCY_SEPARATOR: Final = ", "
+"""Between the currencies of a GPU that was priced in several."""
 METADATA: Final = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",

@@ -41,7 +41,15 @@ from controller.history.energy_history.growth import (
     run_amounts,
     run_growth,
 )
-from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, MIGRATIONS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.schema import (
+    CURRENCY_SEPARATOR,
+    DECISIONS,
+    GPU_QUARTERS,
+    GPUS,
+    MIGRATIONS,
+    RUN_QUARTERS,
+    RUNS,
+)
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import DecodeError, Message, decode
 from publishers.messages.reports import GpuEnergy, LimitChange, RunEnergy
@@ -221,7 +229,8 @@ def _write_gpus(
             if grown is None:
                 continue
             _count(growths, row["id"], quarter_of(energy.time_s), grown)
-            row |= after | {"session_s": session_s, "gpu_index": energy.gpu_index, "currency": energy.currency}
+            currencies = _joined(row["currency"], energy.currency)
+            row |= after | {"session_s": session_s, "gpu_index": energy.gpu_index, "currency": currencies}
     _upsert(connection, GPU_QUARTERS, growths)
     updated = ("session_s", "gpu_index", "currency", *GPU_AMOUNTS)
     _update(connection, GPUS, [{"number": rows[name]["id"]} | _columns(rows[name], updated) for name in energies])
@@ -233,6 +242,11 @@ def _write_gpus(
     ]
     if decisions:
         connection.execute(_insert(connection, DECISIONS).on_conflict_do_nothing(), decisions)
+
+
+def _joined(known: str | None, now: str | None) -> str | None:
+    """Return the currencies that costs are in, with one that may be new; None: costs are not priced."""
+    return CURRENCY_SEPARATOR.join(sorted({*(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})) or None
 
 
 def _columns(values: Mapping[str, Any], names: Iterable[str]) -> Row:

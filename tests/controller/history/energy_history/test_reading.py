@@ -7,12 +7,12 @@ from sqlalchemy import event, select, update
 
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile, read_history
-from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, run_parts
 from controller.history.energy_history.schema import RUNS
 from controller.history.energy_history.writing import write_messages
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import RunEnergy
-from tests.controller.history.energy_history.records import TOPICS, memory, run_message, run_record
+from tests.controller.history.energy_history.records import TOPICS, gpu_message, memory, run_message, run_record
 from tests.fakes import MIDNIGHT_S
 
 ALL = Period(MIDNIGHT_S, MIDNIGHT_S + 3 * DAY_S)
@@ -88,3 +88,20 @@ def test_a_record_that_cannot_be_read_knows_nothing_and_its_amounts_are_counted(
         ((part,),) = run_parts(connection, [ALL], RunFilter())
     assert part.amounts["energy_j"] == 2e6
     assert part.record.saved_energy_ci90_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("currencies", "cost", "currency"),
+    [(("EUR", "EUR"), 3.0, "EUR"), (("EUR", None), 3.0, "EUR"), (("EUR", "USD"), None, None)],
+)
+def test_costs_of_a_gpu_add_up_in_one_currency(
+    currencies: tuple[str | None, str | None], cost: float | None, currency: str | None
+) -> None:
+    with memory() as connection:
+        for number, name in enumerate(currencies, 1):
+            counter = gpu_message(
+                MIDNIGHT_S + 60 * number, 1e6 * number, cost=3.0 if name is None else 1.5 * number, currency=name
+            )
+            write_messages(connection, [counter], topics=TOPICS, session_s=MIDNIGHT_S)
+        (entry,) = gpu_entries(connection, ALL)
+    assert (entry.cost, entry.currency) == (cost, currency)
