@@ -2,7 +2,7 @@
 
 import sys
 
-from controller.stop_signals import handle_stop_signals, ignore_stop_signals, is_stop_requested
+from controller.runtime.stop_signals import handle_stop_signals, ignore_stop_signals, is_stop_requested
 from gridchase.cli.install import install_command
 
 

@@ -18,7 +18,6 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.errors import DriverUnavailableError, GpuError, JournalError, LimitsLeftError, NodeLockedError
@@ -37,6 +36,7 @@ from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.own_topics import OwnTopics
 from controller.runs.router import GpuWorkers, Router
+from controller.runtime.clock import Clock
 from controller.signal.feed import SignalFeed
 from controller.signal.history_store import HistoryStore
 from policies.providers.catalogue import Source

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from controller.accounting.ranks import End, Ranks
-from controller.clock import NS_PER_S, Clock
 from controller.errors import PauseRefusedError
 from controller.ports import Bus, PauseState
+from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.codec import encode
 from publishers.messages.reports import Command
 from publishers.messages.topics import RunKey, Topics

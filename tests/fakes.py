@@ -11,7 +11,6 @@ from typing import Self
 
 import numpy as np
 
-from controller.clock import NS_PER_S
 from controller.errors import ControllerError, GpuError, GpuLimitError, GpuLostError
 from controller.ports import (
     LimitRange,
@@ -23,6 +22,7 @@ from controller.ports import (
     Sample,
     Target,
 )
+from controller.runtime.clock import NS_PER_S
 from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
 from publishers.messages.codec import Outgoing

@@ -16,8 +16,8 @@ import numpy as np
 
 from controller.accounting.iteration_log import RankLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
-from controller.clock import NS_PER_S, Clock
 from controller.ports import EnergyMeter, Sample, SignalSource
+from controller.runtime.clock import NS_PER_S, Clock
 from policies.vocabulary.units import carbon_g, cost, energy_kwh
 
 METER_TIMEOUT_DIVISOR = 12

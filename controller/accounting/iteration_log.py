@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.accounting.iteration_marks import IterationMarks, Part
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 from policies.profiling.rhythm_track import RhythmTracker
 from publishers.messages.training import Iterations
 

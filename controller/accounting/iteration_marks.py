@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 from policies.profiling.rhythm import Intervals
 from policies.profiling.rhythm_track import Pauses
 from policies.vocabulary.units import Values

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.accounting.iteration_log import RankLog
-from controller.clock import NS_PER_S
 from controller.ports import EnergyMeter, Sample
+from controller.runtime.clock import NS_PER_S
 
 MAX_TIMES = 64
 """So many durations show how iterations scatter; a job with thousands a second must not fill the memory."""

@@ -11,7 +11,7 @@ import msgspec
 
 from controller.accounting.asked_pauses import AskedPauses
 from controller.accounting.iteration_log import Activity, IterationLog, IterationTotals, RankLog
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 from policies.profiling.rhythm_track import RunRhythm, rhythm_of_run
 from publishers.messages.topics import RunKey
 from publishers.messages.training import RankStatus

@@ -9,8 +9,8 @@ import msgspec
 from controller.accounting.iteration_log import RankLog
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.clock import Clock
 from controller.ports import Blocked, Bus, Target
+from controller.runtime.clock import Clock
 from policies.savings.counterfactual import NOTHING_SAVED, Saving
 from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, UnknownSaving
 from policies.vocabulary.profile import PowerProfile

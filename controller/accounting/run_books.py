@@ -26,7 +26,7 @@ from controller.accounting.run_ledger import (
     limit_key,
     looks_of,
 )
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 from policies.profiling.curve_model import estimate_ratios
 from policies.profiling.paired_looks import Looks, Pair
 from policies.savings.books import MAX_SLOTS, Books, Purpose, open_books, with_activity, with_pause

@@ -15,8 +15,8 @@ import msgspec
 
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_books import GpusNow, RunBooks, describe_saving
-from controller.clock import Clock
 from controller.ports import SignalSource
+from controller.runtime.clock import Clock
 from policies.profiling.paired_looks import Looks
 from policies.savings.interval import KnownSaving, UnknownSaving
 from policies.thermal.board import ThermalState

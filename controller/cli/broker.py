@@ -5,7 +5,7 @@ import asyncio
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.stop_signals import stopped_by_signals
 from publishers.mqtt.embedded_broker import BrokerError, EmbeddedBroker, embedded_broker
 
 MQTT_PORT: Final = 1883

@@ -16,7 +16,6 @@ from controller.cli.broker import listens, own_address
 from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_simulation
 from controller.cli.output import Terminal, print_json, shown
 from controller.cli.wiring import backend_of, opened_sources, read_password
-from controller.clock import SystemClock
 from controller.config import Config, SignalConfig, load_config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
 from controller.gpu.journal.storage import Journal
@@ -24,6 +23,7 @@ from controller.gpu.node_lock import lock_holders
 from controller.gpu.processes import ProcFileSystem
 from controller.http.health import NO_GPU
 from controller.ports import Gpu
+from controller.runtime.clock import SystemClock
 from gridchase.cli.bus_routes import (
     NODE,
     TRAINING,

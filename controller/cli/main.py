@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError, leaf_errors
-from controller.stop_signals import default_stop_signals
+from controller.runtime.stop_signals import default_stop_signals
 from gridchase.cli.lasting_output import lasting_output
 from gridchase.cli.verb import command_line, take_any_text
 from policies.service.errors import PolicyError, RequestError

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from controller.cli.configuration import add_configuration
 from controller.cli.wiring import backend_of
-from controller.clock import SystemClock
 from controller.config import Config, is_state_dir_known, load_for_restore
 from controller.errors import BackendError, ConfigError, JournalError, NodeLockedError
 from controller.gpu.intake import absence
 from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.read_back import restore_all, unexplained_limits
-from controller.stop_signals import stops_deferred
+from controller.runtime.clock import SystemClock
+from controller.runtime.stop_signals import stops_deferred
 from publishers.shared.printable import printable
 
 _NOTHING = "nothing to restore"

@@ -13,7 +13,7 @@ from controller.cli.output import config_line
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import ConfigError, ControllerError
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.stop_signals import stopped_by_signals
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from rich.table import Table
 from controller.cli.configuration import add_configuration
 from controller.cli.output import Terminal, print_json, shown, terminal_plot
 from controller.cli.wiring import opened_sources, opened_store
-from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from controller.ports import Provenance
+from controller.runtime.clock import SystemClock
 from controller.signal.feed import SignalFeed
 from controller.signal.source_state import BACKFILL_REACHES_S
 from policies.forecasting import Forecast

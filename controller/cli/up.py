@@ -19,7 +19,7 @@ from controller.cli.run import run_until_stopped
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import BackendError, ConfigError
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.service.app import Served, run_service
 from policies.service.config import PolicyConfig

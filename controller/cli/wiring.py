@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from controller.app import NodeContext
-from controller.clock import Clock, SystemClock
 from controller.config import Config, SignalConfig
 from controller.errors import ConfigError
 from controller.gpu.nvml.backend import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
 from controller.history.energy_history.recorder import FILE, HistoryRecorder
 from controller.ports import Backend
+from controller.runtime.clock import Clock, SystemClock
 from controller.signal.history_store import HistoryStore
 from gridchase.cli.verb import VERSION
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import MAX_DETAIL, RunReporter
-from controller.clock import NS_PER_S
 from controller.ports import Blocked, Target
+from controller.runtime.clock import NS_PER_S
 from policies.vocabulary.profile import PowerProfile
 from publishers.messages.reports import NodeProfile, RunPlan
 

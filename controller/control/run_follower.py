@@ -17,11 +17,11 @@ from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import NodeState, RunReporter
 from controller.accounting.run_books import GpusNow, RunBooks
 from controller.accounting.run_ledger import looks_of
-from controller.clock import NS_PER_S
 from controller.config import Config
 from controller.control.curve_learning import observation_of
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Blocked, Target
+from controller.runtime.clock import NS_PER_S
 from policies.profiling.paired_looks import (
     LEAST_ITERATIONS,
     PRIOR_SCATTER,

@@ -17,7 +17,6 @@ from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import ProfileState, RunReporter
 from controller.accounting.run_books import GpusNow, RunBooks
 from controller.accounting.run_ledger import LedgerSnapshot, RunLedger
-from controller.clock import NS_PER_S
 from controller.config import Config
 from controller.control.curve_learning import (
     CurveState,
@@ -34,6 +33,7 @@ from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
 from controller.ports import Blocked, Provenance, SignalSource, Target
+from controller.runtime.clock import NS_PER_S
 from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm_track import RunRhythm

@@ -11,11 +11,11 @@ from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter, energy_report
 from controller.accounting.run_saving import RunSaving
-from controller.clock import Clock
 from controller.control.gpu_group import GpuGroup
 from controller.history.holdouts import compare_with, with_comparison
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from controller.ports import Blocked, SignalSource, Target
+from controller.runtime.clock import Clock
 from publishers.messages.reports import RunEnergy
 from publishers.training.reporting.run_summary import summarize
 

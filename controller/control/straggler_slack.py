@@ -7,9 +7,9 @@ Slack depends on the limit of the run, and plans alternate between a few limits;
 from collections import OrderedDict
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.clock import NS_PER_S
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Target
+from controller.runtime.clock import NS_PER_S
 from policies.planning.straggler_slack import (
     SlackState,
     StragglerRules,

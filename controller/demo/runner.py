@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.errors import ConfigError, ControllerError, leaf_errors
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.stop_signals import stopped_by_signals
 from policies.providers.base import SignalError
 from policies.service.errors import PolicyError
 from publishers.errors import BrokerError

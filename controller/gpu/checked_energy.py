@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from controller.clock import NS_PER_S
 from controller.ports import Sample
+from controller.runtime.clock import NS_PER_S
 
 PEAK_RATIO: Final = 1.5
 """A board draws at most so much of its maximum power limit for a moment."""

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.errors import GpuError, GpuNotSupportedError
 from controller.gpu.checked_energy import CheckedEnergy, most_j
 from controller.ports import Gpu, Hold, PowerLimiter, Sample, SignalSource
+from controller.runtime.clock import NS_PER_S, Clock, is_due, next_tick_s
 from policies.vocabulary.units import carbon_g, cost
 from publishers.messages.reports import GpuEnergy
 from publishers.shared.log_once import FaultLog, LogLimiter

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from controller.clock import Clock
 from controller.errors import ControllerError, GpuError, GpuNotSupportedError
 from controller.gpu.journal.entry import JournalEntry
 from controller.gpu.journal.storage import Journal, copies_elsewhere
 from controller.gpu.node_lock import NodeLock, lock_holders
 from controller.gpu.read_back import is_left_behind, restore_all, unexplained_limits
 from controller.ports import UNLISTED, Gpu
+from controller.runtime.clock import Clock
 
 _LOGGER = logging.getLogger(__name__)
 

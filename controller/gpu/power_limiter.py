@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from controller.clock import Clock
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuNotSupportedError, GpuPermissionError, JournalError
 from controller.gpu.journal.entry import JournalEntry, confirmed_entry, entry_before_write, is_same_limit
@@ -32,6 +31,7 @@ from controller.gpu.read_back import (
     watch_write,
 )
 from controller.ports import Gpu, Hold, LimitRange, LimitState, LiveLimit, Target
+from controller.runtime.clock import Clock
 from publishers.messages.reports import LimitChange
 
 RECONCILE_S = 15.0

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal
 
-from controller.clock import NS_PER_S, Clock
 from controller.errors import GpuError, JournalError
 from controller.gpu.journal.entry import JournalEntry, is_same_limit, unconfirmed_entry, with_written
 from controller.gpu.journal.storage import Journal
 from controller.ports import Gpu, LimitRange, LiveLimit
+from controller.runtime.clock import NS_PER_S, Clock
 
 LOOK_AGAIN_S: Final = 1.0
 """For how long a limit is looked at after a write."""

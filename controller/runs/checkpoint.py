@@ -21,9 +21,9 @@ from controller.accounting.energy_account import AccountSnapshot
 from controller.accounting.iteration_log import ENDLESS_NS
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.accounting.run_ledger import LedgerSnapshot
-from controller.clock import Clock
 from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
+from controller.runtime.clock import Clock
 from policies.profiling.paired_looks import Pair
 from publishers.messages.topics import RunKey, escape_level
 from publishers.messages.training import RankStatus

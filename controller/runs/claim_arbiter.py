@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.accounting.ranks import process_of
-from controller.clock import Clock
 from controller.errors import GpuError
 from controller.ports import Gpu, ProcessTable
 from controller.runs.claim_proof import BoardProcesses, Claimant, NamedProcess, Tenant, Verdict, judge
 from controller.runs.gpu_claims import ClaimRejection, GpuClaims, Standing, is_index, resolve
 from controller.runs.run import TrainingRun
+from controller.runtime.clock import Clock
 from publishers.messages.topics import RunKey
 from publishers.shared.process_identity import run_mark
 

@@ -8,8 +8,8 @@ the iterations, the statuses and the time.
 from typing import Final
 
 from controller.accounting.ranks import Rank, Ranks
-from controller.clock import NS_PER_S
 from controller.ports import Blocked
+from controller.runtime.clock import NS_PER_S
 
 IDLE_ITERATIONS: Final = 20
 """A run is not idle before this many of its usual iteration times have passed."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from controller.clock import Clock
 from controller.ports import Bus
 from controller.runs.run import TrainingRun
+from controller.runtime.clock import Clock
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import NodeProfile, NodeStatus, RunEnergy, RunPlan
 from publishers.messages.topics import ParsedTopic, RunKey, Topics

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from controller.accounting.ranks import RunIdentity
-from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
@@ -25,6 +24,7 @@ from controller.runs.quotas import MAX_RANKS, run_fault
 from controller.runs.retained_topics import HostSweep, RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
+from controller.runtime.clock import Clock
 from publishers.messages.codec import DecodeError, decode, encode
 from publishers.messages.reports import HEARD, JOINED, OTHERS_RUN, Notice
 from publishers.messages.topics import PROBE, ParsedTopic, RunKey, Topics

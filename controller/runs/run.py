@@ -19,7 +19,6 @@ from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Rank, Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.accounting.run_saving import RunSaving
-from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.config import Config
 from controller.control.gpu_group import GpuGroup, Readiness
 from controller.control.profile_store import ProfileStore
@@ -33,6 +32,7 @@ from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, Sign
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
+from controller.runtime.clock import NS_PER_S, Clock, is_due, next_tick_s
 from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics

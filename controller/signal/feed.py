@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.clock import Clock, next_tick_s
 from controller.ports import Provenance, TopicPublisher
+from controller.runtime.clock import Clock, next_tick_s
 from controller.signal.grid_message import build_grid_message
 from controller.signal.history_store import HistoryStore
 from controller.signal.source_state import SourceState

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.clock import is_due
+from controller.runtime.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
 from policies.forecasting.error_by_lead import rms_errors

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 from policies.savings.interval import KnownSaving
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
 from tests.benchmarks.a_over_a_runs import TICK_S, Case, Finding, Node, Task, Told, reason_of, simulate

@@ -12,12 +12,12 @@ from scipy.signal import lfilter
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_books import GpusNow, RunBooks
 from controller.accounting.run_saving import CHECK_S, PERIOD_RATIO
-from controller.clock import NS_PER_S
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import Planned
 from controller.control.limit_control import LimitControl
 from controller.control.plan import PlanInputs
 from controller.ports import Provenance
+from controller.runtime.clock import NS_PER_S
 from policies.planning import Progress
 from policies.profiling.paired_looks import look_lengths, look_period_s
 from policies.savings.interval import KnownSaving, UnknownSaving

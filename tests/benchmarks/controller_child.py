@@ -8,11 +8,11 @@ import time
 
 from controller.app import NodeContext, run_controller
 from controller.cli.wiring import bus_of
-from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation
 from controller.gpu.simulation.event_log import ProcessAttached
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.clock import SystemClock
+from controller.runtime.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider

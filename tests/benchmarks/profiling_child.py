@@ -20,10 +20,10 @@ from zeus.optimizer.power_limit import Done, GlobalPowerLimitOptimizer, ZeusCost
 
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import meter_intervals
-from controller.clock import NS_PER_S
 from controller.control.curve_learning import posterior_mean
 from controller.gpu.nvml.backend import NvmlBackend, NvmlGpu
 from controller.ports import Sample
+from controller.runtime.clock import NS_PER_S
 from policies import profiling
 from policies.profiling import Observation, ProfilerSettings
 from policies.replay.profiling.curves import GRID_W

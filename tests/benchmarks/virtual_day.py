@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
-from controller.clock import NS_PER_S
 from controller.demo.day.demo import DayPorts, DemoOptions, run_day
 from controller.demo.day.grid import load_grid
 from controller.demo.day.monitor import BusMonitor
@@ -23,6 +22,7 @@ from controller.demo.day.workload import BATCH_SIZE, Training
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.event_log import ProcessAttached
 from controller.gpu.simulation.noise import Noise
+from controller.runtime.clock import NS_PER_S
 from publishers.messages.codec import Message, Outgoing, encode
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus, pack_ends

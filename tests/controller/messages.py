@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 from publishers.messages.reports import RunEnergy
 from publishers.messages.training import Iterations, RankStatus, pack_ends
 from tests.fakes import MIDNIGHT_S

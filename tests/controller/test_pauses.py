@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from controller.clock import NS_PER_S
 from controller.errors import PauseRefusedError
 from controller.pauses import BEGIN_TIMEOUT_S, LEASE_S, RunPauses
 from controller.ports import PauseState
+from controller.runtime.clock import NS_PER_S
 from publishers.messages.codec import decode
 from publishers.messages.reports import Command
 from publishers.messages.topics import RunKey

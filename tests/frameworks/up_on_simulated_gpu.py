@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from controller.cli import wiring
-from controller.clock import Clock
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import Clock
 from gridchase.__main__ import main
 from tests.frameworks.trainings.on_simulated_gpu import SEED
 

@@ -11,12 +11,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, func, select
 
-from controller.clock import SystemClock
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, HistoryRecorder
 from controller.history.energy_history.schema import GPU_QUARTERS, METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
 from controller.history.energy_history.writing import tidy, write_messages
+from controller.runtime.clock import SystemClock
 from policies.database.backends import make_database
 from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.shared.files.disk_thread import DiskThread

@@ -13,8 +13,8 @@ import pytest
 
 from controller.cli.main import main
 from controller.cli.wiring import opened_sources, opened_store
-from controller.clock import SystemClock
 from controller.config import load_config
+from controller.runtime.clock import SystemClock
 from controller.signal.feed import SignalFeed
 from controller.signal.source_state import BACKFILL_REACHES_S
 from tests.live.conftest import Mosquitto

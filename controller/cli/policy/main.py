@@ -13,7 +13,7 @@ from controller.cli.output import config_line, html_file
 from controller.cli.policy import jobs as policy_jobs
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.errors import ConfigError, ControllerError
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from controller.clock import NS_PER_S
 from controller.demo.day.workload import Training, Workload, run_through
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import carbon_g
 

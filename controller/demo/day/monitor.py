@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Final
 
-from controller.clock import Clock
 from controller.ports import Bus
+from controller.runtime.clock import Clock
 from publishers.messages.codec import M, decode
 from publishers.messages.reports import GpuEnergy, LimitChange, NodeStatus, ProfileReport, RunEnergy
 from publishers.messages.topics import Topics

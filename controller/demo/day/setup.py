@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from controller.clock import NS_PER_S, ScaledClock
 from controller.config import (
     Config,
     EnergyConfig,
@@ -29,6 +28,7 @@ from controller.demo.day.workload import Workload, fill
 from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve, load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S, ScaledClock
 from policies.providers.sources.csv_file import CsvSettings
 from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.mqtt.bus_config import BusConfig

@@ -17,12 +17,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from controller.clock import NS_PER_S, ScaledClock
 from controller.demo.day.workload import BATCH_SIZE, Training, Workload, run_through
 from controller.gpu.simulation.event_log import ProcessAttached
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S, ScaledClock
 from publishers.training.publish_iterations import publish_iterations, publisher_of
 
 SHORTEST_NAP_S: Final = 0.004

@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from controller.clock import Clock
 from controller.demo.day.monitor import N_SLOTS, BusMonitor
+from controller.runtime.clock import Clock
 from policies.vocabulary.units import HOUR_S
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy

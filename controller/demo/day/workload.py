@@ -8,11 +8,11 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from controller.clock import NS_PER_S
 from controller.gpu.simulation.event_log import FOREVER_NS, LoadChanged, LoadSettled
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 
 PAUSE_S = 20.0
 """The GPU is idle after each epoch, as for a checkpoint [s]."""

@@ -5,14 +5,14 @@ import heapq
 from itertools import count
 from typing import Final
 
-from controller.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S
 
 ORIGIN_NS: Final = 3_600 * NS_PER_S
 """What the monotonic clock reads at the start [ns]: a machine that was switched on an hour ago."""
 
 
 class SteppedClock:
-    """Time that its owner advances; obeys `controller.clock.Clock`.
+    """Time that its owner advances; obeys `controller.runtime.clock.Clock`.
 
     Args:
         start_s: the time of day at the start [Unix s].

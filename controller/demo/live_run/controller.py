@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from controller.accounting.ranks import RunIdentity
 from controller.app import SAMPLES_PER_WINDOW
-from controller.clock import NS_PER_S
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.demo.live_run.clock import SteppedClock
@@ -22,6 +21,7 @@ from controller.gpu.simulation.backend import SimulatedGpu
 from controller.history.run_history import RunHistory
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.run import TrainingRun
+from controller.runtime.clock import NS_PER_S
 from controller.signal.feed import SignalFeed
 from policies.providers.catalogue import Source
 from publishers.messages.topics import RunKey, Topics

@@ -4,9 +4,9 @@ from typing import Final
 
 import numpy as np
 
-from controller.clock import NS_PER_S
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 from publishers.messages.training import Iterations, RankStatus
 
 HEARTBEAT_S: Final = 10.0

@@ -1,9 +1,9 @@
 """The power limiter of a simulated GPU that nobody else writes: what is asked for is in force at once."""
 
-from controller.clock import Clock
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.event_log import LimitSet
 from controller.ports import Hold, LimitState, Target
+from controller.runtime.clock import Clock
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 
 

@@ -18,7 +18,6 @@ from zlib import crc32
 
 import numpy as np
 
-from controller.clock import NS_PER_S
 from controller.config import Config, EnergyConfig, NodeConfig, PlanConfig, SignalConfig
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
 from controller.demo.live_run.controller import SimulatedController, simulated_controller
@@ -28,6 +27,7 @@ from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
 from policies.replay.power_limit.evaluation import PolicyName

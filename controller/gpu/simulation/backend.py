@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from controller.clock import Clock
 from controller.errors import GpuError, GpuLimitError
 from controller.gpu.processes import ProcFileSystem
 from controller.gpu.simulation.event_log import LimitSet
@@ -18,6 +17,7 @@ from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
 from controller.ports import LimitRange, LiveLimit, Sample
+from controller.runtime.clock import Clock
 from publishers.messages.reports import SIMULATED
 
 COUNTER_PERIOD_NS: Final = 100_000_000

@@ -21,7 +21,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from controller.clock import NS_PER_S
 from controller.gpu.simulation.event_log import (
     FOREVER_NS,
     Event,
@@ -33,6 +32,7 @@ from controller.gpu.simulation.event_log import (
 )
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
+from controller.runtime.clock import NS_PER_S
 
 AMBIENT_C: Final = 30.0
 """Without any power the board would be so warm [°C], …"""

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controller.clock import Clock, next_tick_s
 from controller.config import HistoryConfig
 from controller.ports import Bus
+from controller.runtime.clock import Clock, next_tick_s
 from publishers.messages.topics import Topics
 from publishers.mqtt.receiving.quotas import MessageQuotas
 from publishers.shared.files.disk_thread import DiskThread

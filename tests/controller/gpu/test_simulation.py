@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.clock import NS_PER_S
 from controller.errors import BackendError
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation, simulated_uuid
 from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged
@@ -29,6 +28,7 @@ from controller.gpu.simulation.timeline import (
     steady_temperature_c,
 )
 from controller.ports import Backend, Gpu
+from controller.runtime.clock import NS_PER_S
 from tests.controller.gpu.gpu_contract import GpuContract
 
 

@@ -14,11 +14,11 @@ from controller.accounting.energy_account import AccountSnapshot, EnergyTotals
 from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.accounting.run_ledger import LedgerSnapshot, TimeAtLimit
-from controller.clock import NS_PER_S
 from controller.control.limit_control import TimeBudgetStart
 from controller.runs import checkpoint
 from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
 from controller.runs.run import TrainingRun
+from controller.runtime.clock import NS_PER_S
 from policies.profiling.paired_looks import EMPTY_POOL, Pair
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy

@@ -10,9 +10,9 @@ import pytest
 
 from controller.accounting import run_books, run_saving
 from controller.accounting.ranks import LOST_GRACE_S
-from controller.clock import NS_PER_S
 from controller.control.profile_store import read_all
 from controller.ports import Hold
+from controller.runtime.clock import NS_PER_S
 from policies.savings.interval import estimate_saving
 from publishers.messages.codec import decode
 from publishers.messages.reports import ProfileReport, RunEnergy

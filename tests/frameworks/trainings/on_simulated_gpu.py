@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from controller.clock import NS_PER_S
 from controller.gpu.simulation.event_log import LoadChanged, ProcessAttached
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 
 SEED: Final = 1
 STEP_S: Final = 0.1

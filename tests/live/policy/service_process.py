@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from controller.stop_signals import stopped_by_signals
+from controller.runtime.stop_signals import stopped_by_signals
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError, GpuLostError, GpuSuspectError
 from controller.gpu.journal.entry import is_same_limit
 from controller.ports import LimitRange, LiveLimit, Sample
+from controller.runtime.clock import NS_PER_S
 from tests.fakes import LoopClock
 from tests.scenarios.site import POWER_RATIO, PRIOR_W
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.clock import NS_PER_S
 from controller.errors import GpuLostError, GpuSuspectError
 from controller.ports import Sample
+from controller.runtime.clock import NS_PER_S
 from tests.fakes import FakeGpu
 from tests.scenarios.campaign.board import READ_TIMEOUT_S
 from tests.scenarios.site import PRIOR_W

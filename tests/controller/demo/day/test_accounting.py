@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from controller.clock import NS_PER_S
 from controller.demo.day.accounting import simulated_totals
 from controller.gpu.simulation.event_log import LimitSet, LoadChanged
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 from policies.vocabulary.signal import Signal
 
 HOUR_NS = 3_600 * NS_PER_S

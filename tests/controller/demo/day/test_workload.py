@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from controller.clock import NS_PER_S
 from controller.demo.day.accounting import job_bounds_ns, run_baseline
 from controller.demo.day.workload import PAUSE_S, Training, Workload, fill, run_through
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
@@ -15,6 +14,7 @@ from controller.gpu.simulation.event_log import FOREVER_NS, LimitSet
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 
 CURVE = load_curve()
 BEGIN_NS = 1_000 * NS_PER_S

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from controller.clock import NS_PER_S
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
+from controller.runtime.clock import NS_PER_S
 
 START_S = 1_000_000.0
 

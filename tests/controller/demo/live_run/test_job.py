@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.clock import NS_PER_S
 from controller.demo.live_run.clock import ORIGIN_NS
 from controller.demo.live_run.job import SimulatedJob
 from controller.gpu.simulation.event_log import LimitSet
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
+from controller.runtime.clock import NS_PER_S
 
 CURVE = load_curve()
 TOP_PER_S = CURVE.iterations_per_s(CURVE.max_power_limit_w)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.stop_signals import (
+from controller.runtime.stop_signals import (
     _SIGNALS,
     STOP_SIGNALS,
     default_stop_signals,

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from controller.clock import NS_PER_S, ScaledClock, SystemClock, is_due, next_tick_s
+from controller.runtime.clock import NS_PER_S, ScaledClock, SystemClock, is_due, next_tick_s
 from tests.fakes import MIDNIGHT_S, LoopClock
 
 
