@@ -1,7 +1,7 @@
 """The limit of one run, decided: to be measured, tried out, planned, or the highest where it cannot be profiled."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
@@ -21,7 +21,7 @@ from controller.control.curve_learning import (
     posterior_sample,
     with_stalls,
 )
-from controller.control.plan import PlanInputs, PlannedTarget
+from controller.control.plan import Explore, Look, PlanInputs, PlannedTarget, Probe
 from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
@@ -33,8 +33,6 @@ from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 FOLLOW_S = 2.0
 """A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
-FIRST_LOOK = -1
-"""Looks at the highest limit are numbered from here downwards, blocks of refinement from 1 upwards."""
 REFUSALS: Final[Mapping[NotProfiledReason, str]] = {
     "bursts_ambiguous": (
         "its marks come in bursts, which may be the batches of one step or the steps before a pause; let the training"
@@ -61,6 +59,67 @@ class TimeBudgetStart:
     active_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveStart:
+    """From what a curve is learnt.
+
+    Attributes:
+        floor_power_limit_w: the lowest limit that every GPU takes [W].
+        ceiling_power_limit_w: the highest one, the reference of every promise [W].
+        known: what this job has measured already; it is not measured again.
+        prior: the curve of a similar job: it is checked, and adopted or dropped.
+        n_gpus: how many GPUs the power of an interval is the sum of.
+    """
+
+    floor_power_limit_w: float
+    ceiling_power_limit_w: float
+    known: PowerProfile | None = None
+    prior: PowerProfile | None = None
+    n_gpus: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionInputs:
+    """What a decision rests on beside the curve.
+
+    Attributes:
+        now_s: Unix time [s].
+        n_iterations: how many iterations the slowest process has done.
+        rhythm: what is known of the rhythm of the run.
+        waits_because: why nothing is to be measured now, in words for its owner; "": it may be.
+        is_multi_node: whether the run has other nodes.
+        curve_start: from what the curve is learnt; None: not now.
+        plan: what a plan rests on.
+    """
+
+    now_s: float
+    n_iterations: float
+    rhythm: RunRhythm = field(default_factory=RunRhythm)
+    waits_because: str = ""
+    is_multi_node: bool = False
+    # These two are calls, because most decisions only find that a target still holds: the start of a curve takes a
+    # search among all stored ones, and a plan a guess from all former runs of the job.
+    curve_start: Callable[[], CurveStart | None]
+    plan: Callable[[], PlanInputs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitDecision:
+    """The limit that a run should have, and what follows from it for others.
+
+    Attributes:
+        target: the limit, with its reason; None: as before.
+        purpose: what the limit is for; None: as before, while the run waits.
+        voids_measurements: whether what was measured before is void: another curve holds from here on.
+        not_profiled_reason: why the run is not profiled; None where it is, or will be.
+    """
+
+    target: Target | None
+    purpose: Purpose | None
+    voids_measurements: bool
+    not_profiled_reason: NotProfiledReason | None
+
+
 class LimitControl:
     """The decisions for one run, in their order. No clock, no GPU, no bus.
 
@@ -73,7 +132,6 @@ class LimitControl:
         profile: the curve as it is published and accounted by, with its stalls; None before anything is known.
         budget_start: where the time budget of the run starts; None: at its beginning.
         ledger: the time at each limit since then, and what the limits are relative to the highest one.
-        is_multi_node: whether the run has other nodes.
     """
 
     def __init__(
@@ -90,7 +148,7 @@ class LimitControl:
         self.profile: PowerProfile | None = None
         self.budget_start: TimeBudgetStart | None = None
         self.ledger = RunLedger()
-        self.is_multi_node = False
+        self._is_multi_node = False
         self._may_look = may_look
         self._length_s: float | None = None
         self._job = job
@@ -104,29 +162,32 @@ class LimitControl:
         self._unsettled_s = 0.0
         self._rhythm = RunRhythm()
 
-    def begin(
-        self,
-        *,
-        floor_power_limit_w: float,
-        ceiling_power_limit_w: float,
-        known: PowerProfile | None,
-        prior: PowerProfile | None = None,
-        n_gpus: int = 1,
-    ) -> None:
-        """Start to learn the curve between two limits.
+    def decide(self, inputs: DecisionInputs) -> LimitDecision:
+        """Return the limit that the run should have now, and what follows from it."""
+        self._is_multi_node = inputs.is_multi_node
+        voids_measurements = self._update_rhythm(inputs.rhythm)
+        start = inputs.curve_start() if isinstance(self.state, Waiting) else None
+        if start is not None:
+            self.begin(start)
+        target, purpose = self._highest_while_waiting(inputs.waits_because), None
+        not_profiled_reason = self.not_profiled_reason
+        if target is None:
+            target = self._current(inputs.now_s, inputs.n_iterations) or self._choose(inputs.plan())
+            purpose = self._purpose
+        return LimitDecision(
+            target=target,
+            purpose=purpose,
+            voids_measurements=voids_measurements,
+            not_profiled_reason=not_profiled_reason,
+        )
 
-        Args:
-            floor_power_limit_w: the lowest limit that every GPU takes [W].
-            ceiling_power_limit_w: the highest one, the reference of every promise [W].
-            known: what this job has measured already; it is not measured again.
-            prior: the curve of a similar job: it is checked, and adopted or dropped.
-            n_gpus: how many GPUs the power of an interval is the sum of.
-        """
+    def begin(self, start: CurveStart) -> None:
+        """Start to learn the curve between two limits."""
         config = self._profiler
         settings = ProfilerSettings(
-            prior_power_limit_w=ceiling_power_limit_w,
-            floor_power_limit_w=floor_power_limit_w,
-            n_gpus=n_gpus,
+            prior_power_limit_w=start.ceiling_power_limit_w,
+            floor_power_limit_w=start.floor_power_limit_w,
+            n_gpus=start.n_gpus,
             settle_s=config.settle_s,
             window_s=config.window_s,
             step_ratio=config.step_ratio,
@@ -138,17 +199,17 @@ class LimitControl:
             job=self._job,
             rules=self._rules,
             energy=self._energy,
-            bounds_w=(floor_power_limit_w, ceiling_power_limit_w),
-            n_gpus=n_gpus,
+            bounds_w=(start.floor_power_limit_w, start.ceiling_power_limit_w),
+            n_gpus=start.n_gpus,
         )
-        self.state = begin_curve(settings, known, prior, n_drifts=self.state.n_drifts)
+        self.state = begin_curve(settings, start.known, start.prior, n_drifts=self.state.n_drifts)
         self._update_profile()
 
     def reset(self) -> None:
         """Drop the curve: the run's GPUs are others now."""
         self.state, self.profile, self._plan = Waiting(n_drifts=self.state.n_drifts), None, None
 
-    def update_rhythm(self, rhythm: RunRhythm) -> bool:
+    def _update_rhythm(self, rhythm: RunRhythm) -> bool:
         """Take note of what is known of the rhythm of the run; return whether what was measured before is void.
 
         It is where it cannot be told any more what an iteration is, or where that has turned out to be something else.
@@ -186,7 +247,7 @@ class LimitControl:
         return None
 
     @property
-    def purpose(self) -> Purpose:
+    def _purpose(self) -> Purpose:
         """Return what the limit that was last chosen is for."""
         if self.ledger.is_looking:
             return Purpose.LOOK
@@ -227,19 +288,21 @@ class LimitControl:
             self._restarts_budget = True
         return update
 
-    def highest_while_paused(self, why: str = "no iterations") -> Target | None:
+    def _highest_while_waiting(self, why: str) -> Target | None:
         """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
+        if not why:
+            return None
         match self.state:
             case Profiling(settings=settings):
                 what = "profile"
-            case Planned(settings=settings) if self._plan is not None and self._plan.is_trying:
+            case Planned(settings=settings) if self._plan is not None and self._plan.is_probing:
                 what = "trial"
             case _:
                 return None
         self._is_paused = True
         return self._highest(settings, "profiling_paused", f"{why}: the {what} waits at the highest limit")
 
-    def current(self, now_s: float, n_iterations: float) -> Target | None:
+    def _current(self, now_s: float, n_iterations: float) -> Target | None:
         """Return the target that still holds at a time [Unix s], or None where one is to be chosen."""
         if self._is_paused:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
@@ -250,14 +313,14 @@ class LimitControl:
         may_look = self._may_look and self._rules.objective != "budget"
         if may_look and not (self.is_exploring or self._plan.is_pausing):
             self._update_look(self.state)
-        return self._plan.current(now_s, self._trial_block(self.state))
+        return self._plan.current(now_s, self._probe(self.state))
 
     def drop_pause(self) -> None:
         """Plan anew, if the run is to wait: it may not, or has not."""
         if self._plan is not None:
             self._plan.drop_pause()
 
-    def choose(self, inputs: PlanInputs) -> Target | None:
+    def _choose(self, inputs: PlanInputs) -> Target | None:
         """Return the limit that the run should have now, with its reason; None before there is one."""
         progress = inputs.progress
         if self._restarts_budget:
@@ -275,10 +338,7 @@ class LimitControl:
             case NotProfiled(settings=settings, reason=reason):
                 return self._highest(settings, "not_profiled", refusal_of(reason))
             case Planned() as state if self._plan is not None:
-                n_block = self._trial_block(state)
-                if n_block is None:
-                    return self._plan.choose(state.refinement.profile, inputs)
-                return self._trial(state, self._plan, inputs, n_block)
+                return self._planned(state, self._plan, inputs)
         return None
 
     def _update_profile(self) -> None:
@@ -319,7 +379,7 @@ class LimitControl:
 
     def _checks_drift_at_highest(self, state: Planned) -> bool:
         """Return whether the highest limit is tried out until it is clear whether the job is another one there."""
-        return state.resolves_suspected_drift and self._plan is not None and self._plan.is_trying_the_highest
+        return state.resolves_suspected_drift and self._plan is not None and self._plan.is_probing_the_highest
 
     def _update_look(self, state: Planned) -> None:
         """Begin or end a look; in doubt none begins, and one that has begun may show what the doubt is about."""
@@ -330,7 +390,7 @@ class LimitControl:
 
     @property
     def _look_settle_s(self) -> float:
-        return self._profiler.settle_s + (FOLLOW_S if self.is_multi_node else 0.0)
+        return self._profiler.settle_s + (FOLLOW_S if self._is_multi_node else 0.0)
 
     def _with_base(self, progress: Progress) -> Progress:
         """Return the progress with the time that the work so far would have taken at the highest limit."""
@@ -339,22 +399,25 @@ class LimitControl:
         base = self.ledger.base(self.state.refinement.profile, active_s=progress.active_s)
         return replace(progress, base_s=base.base_s, base_error_ratio=base.error_ratio)
 
-    def _trial_block(self, state: Planned) -> int | None:
-        """Return the block in which a limit is tried out now, or the look that is under way; None: the plan holds."""
+    def _probe(self, state: Planned) -> Probe | None:
+        """Return what is to be learnt at a limit other than the plan's; None: the plan holds."""
         if self.is_exploring:
-            return state.refinement.n_blocks + 1
-        return FIRST_LOOK - self.ledger.looks.n_pairs if self.ledger.is_looking else None
+            return Explore(state.refinement.n_blocks + 1)
+        return Look(self.ledger.looks.n_pairs) if self.ledger.is_looking else None
 
-    def _trial(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs, n_block: int) -> Target:
-        """Return the target of the block in which something is tried out, or of a look."""
-        if n_block <= FIRST_LOOK:
-            detail = "comparing the speed at the highest limit with that at the planned one"
-            return plan.try_target(
-                self._highest(state.settings, "refining", detail), n_block=n_block, now_s=inputs.now_s
-            )
-        which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
-        sample = posterior_sample(state.refinement.profile, job=self._job, run=self._run, n_block=n_block)
-        return plan.try_out(sample, inputs, n_block=n_block, block_s=state.settings.block_s, which=which)
+    def _planned(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs) -> Target:
+        """Return the target of a run whose curve is known: the plan's, or that of a probe."""
+        measured, settings = state.refinement.profile, state.settings
+        match self._probe(state):
+            case None:
+                return plan.choose(measured, inputs)
+            case Look() as look:
+                detail = "comparing the speed at the highest limit with that at the planned one"
+                return plan.begin_probe(look, self._highest(settings, "refining", detail), now_s=inputs.now_s)
+            case Explore(n_block) as block:
+                which = f"measurement {n_block} of {settings.n_blocks} that refine the curve"
+                sample = posterior_sample(measured, job=self._job, run=self._run, n_block=n_block)
+                return plan.explore(sample, inputs, block, block_s=settings.block_s, which=which)
 
 
 def refusal_of(reason: NotProfiledReason) -> str:

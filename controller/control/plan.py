@@ -4,12 +4,13 @@
 now and (where two limits share a period) later. No clock, no GPU, no bus.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from controller.config import EnergyConfig, PlanRules, deadline_s
 from controller.control.curve_learning import posterior_mean
+from controller.control.multi_node import NodeShare, joint_profile
 from controller.ports import Provenance, Target
 from policies.planning import (
     BudgetObjective,
@@ -28,20 +29,16 @@ from policies.planning import (
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-
-
-def single_node(own: PowerProfile) -> PowerProfile:
-    """Return the curve of a run that has no other node."""
-    return own
+from publishers.messages.reports import NodeProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
     """What a plan rests on beside the curve: the time [Unix s], the signal, and the progress of the run.
 
-    `joint` makes the curve of this node that of all nodes of the run. `slack` is how the run may use time to spare, its
-    idle power that of this node's GPUs alone; None: it may not. `time_limit_s` is when its scheduler ends it [Unix s];
-    None: it has not said.
+    `share` is this node's part of a run on several nodes, and `node_profiles` is what the others have published; None:
+    there are no others. `slack` is how the run may use time to spare, its idle power that of this node's GPUs alone;
+    None: it may not. `time_limit_s` is when its scheduler ends it [Unix s]; None: it has not said.
     """
 
     now_s: float
@@ -49,16 +46,39 @@ class PlanInputs:
     forecast: Signal | None
     progress: Progress
     provenance: Provenance
-    joint: Callable[[PowerProfile], PowerProfile] = single_node
+    share: NodeShare | None = None
+    node_profiles: Sequence[NodeProfile] = ()
     slack: SlackOptions | None = None
     time_limit_s: float | None = None
 
+    def joint(self, own: PowerProfile) -> PowerProfile:
+        """Return the curve of all nodes of the run at the limits of this node's own."""
+        return own if self.share is None else joint_profile(own, self.share, self.node_profiles)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """A limit that is tried out in a block of refinement, since when [Unix s], and its target."""
+
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """A block of refinement, which tries out a limit that may be the best: `n_block` counts from 1."""
 
     n_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A comparison with the highest limit, after so many that are done."""
+
+    n_pairs: int
+
+
+Probe = Explore | Look
+"""What a limit other than the plan's is set for: to learn from it for a short time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probing:
+    """A probe that is under way, since when [Unix s], and its target."""
+
+    probe: Probe
     since_s: float
     target: Target
 
@@ -73,7 +93,7 @@ class _Later:
 
 
 class PlannedTarget:
-    """The target of the plan, or of a trial that refines the curve, and for how long it holds."""
+    """The target of the plan, or of a probe that refines the curve, and for how long it holds."""
 
     def __init__(
         self, *, job: str, rules: PlanRules, energy: EnergyConfig, bounds_w: tuple[float, float], n_gpus: int = 1
@@ -89,19 +109,19 @@ class PlannedTarget:
         self.reset()
 
     def reset(self) -> None:
-        """Drop the plan and the trial, and the curve that they were made on."""
+        """Drop the plan and the probe, and the curve that they were made on."""
         self._fit: tuple[PowerProfile, PowerProfile] | None = None
         """A curve and the fine one through it: fitted once for all plans that are made on it."""
-        self._trial: _Trial | None = None
+        self._probing: _Probing | None = None
         self._target: Target | None = None
         self._planned_s = 0.0
         self._later: _Later | None = None
         self._current: CurrentLimit | None = None
 
     @property
-    def is_trying(self) -> bool:
-        """Return whether a limit is being tried out."""
-        return self._trial is not None
+    def is_probing(self) -> bool:
+        """Return whether a limit other than the plan's is set, to learn from it."""
+        return self._probing is not None
 
     @property
     def is_pausing(self) -> bool:
@@ -114,22 +134,23 @@ class PlannedTarget:
             self._target = None
 
     @property
-    def is_trying_the_highest(self) -> bool:
+    def is_probing_the_highest(self) -> bool:
         """Return whether the highest limit is being tried out, or looked at."""
-        return self._trial is not None and self._trial.target.power_limit_w >= self._bounds_w[1]
+        return self._probing is not None and self._probing.target.power_limit_w >= self._bounds_w[1]
 
-    def current(self, now_s: float, n_block: int | None) -> Target | None:
+    def current(self, now_s: float, probe: Probe | None) -> Target | None:
         """Return the target that still holds, or None where one is to be chosen.
 
         Args:
             now_s: Unix time [s]; a clock that was stepped back ends what was chosen after it.
-            n_block: the block of refinement in which a limit is tried out; None: the plan holds.
+            probe: what is to be learnt now; None: the plan holds.
         """
-        trial, period_s = self._trial, self._rules.period_s
-        if n_block is not None:
-            holds = trial is not None and trial.n_block == n_block and trial.since_s <= now_s < trial.since_s + period_s
-            return trial.target if trial is not None and holds else None
-        self._trial = None
+        probing, period_s = self._probing, self._rules.period_s
+        if probe is not None:
+            if probing is None or probing.probe != probe or not probing.since_s <= now_s < probing.since_s + period_s:
+                return None
+            return probing.target
+        self._probing = None
         if self._target is None or not self._planned_s <= now_s < self._planned_s + period_s:
             return None
         later = self._later
@@ -179,7 +200,9 @@ class PlannedTarget:
         if from_s < inputs.now_s + self._rules.period_s:
             self._later = _Later(from_s=from_s, planned_w=decision.power_limit_w, target=second)
 
-    def try_out(self, sample: PowerProfile, inputs: PlanInputs, *, n_block: int, block_s: float, which: str) -> Target:
+    def explore(
+        self, sample: PowerProfile, inputs: PlanInputs, probe: Explore, *, block_s: float, which: str
+    ) -> Target:
         """Return the target of a short block of time, planned on a possible curve; the next choice is a new plan.
 
         Nothing is held on to, and no two limits share a block: it is over before that pays.
@@ -197,11 +220,11 @@ class PlannedTarget:
             job=self._job,
             signal=_signal_text(decision.signal_value, inputs.history, inputs.provenance),
         )
-        return self.try_target(target, n_block=n_block, now_s=inputs.now_s)
+        return self.begin_probe(probe, target, now_s=inputs.now_s)
 
-    def try_target(self, target: Target, *, n_block: int, now_s: float) -> Target:
-        """Return a target that holds for a block; the plan goes on after it."""
-        self._trial = _Trial(n_block=n_block, since_s=now_s, target=target)
+    def begin_probe(self, probe: Probe, target: Target, *, now_s: float) -> Target:
+        """Return the target of a probe that begins; the plan goes on after it."""
+        self._probing = _Probing(probe=probe, since_s=now_s, target=target)
         return target
 
     def _fitted(self, curve: PowerProfile) -> PowerProfile:

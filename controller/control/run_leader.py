@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from controller.accounting.energy_account import EnergyAccount
@@ -26,8 +27,14 @@ from controller.control.curve_learning import (
     measured_in,
 )
 from controller.control.gpu_group import GpuGroup
-from controller.control.limit_control import LimitControl, TimeBudgetStart, refusal_of
-from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
+from controller.control.limit_control import (
+    CurveStart,
+    DecisionInputs,
+    LimitControl,
+    TimeBudgetStart,
+    refusal_of,
+)
+from controller.control.multi_node import NodeShare, PlanBroadcast
 from controller.control.plan import PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
@@ -36,7 +43,7 @@ from controller.ports import Blocked, Provenance, SignalSource, Target
 from controller.runtime.clock import NS_PER_S
 from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
-from policies.profiling.rhythm_track import RunRhythm
+from policies.profiling.rhythm import NotProfiledReason
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S
 
@@ -183,30 +190,37 @@ class RunLeader:
         self._begun = self._begun or self._history.begin(self._key, self._run.run, holdout_ratio=self._holdout_ratio)
         if self._is_held_out:
             return HELD_OUT
-        limits, slowest, rhythm = self.limits, self._ranks.slowest, self._ranks.rhythm
-        limits.is_multi_node = self._ranks.is_multi_node
-        if limits.update_rhythm(rhythm):  # what was measured before is void
+        ranks, slowest = self._ranks, self._ranks.slowest
+        waits_because = "no iterations" if slowest.is_paused(now_ns, after_s=self._pause_s) else ""
+        decision = self.limits.decide(
+            DecisionInputs(
+                now_s=now_s,
+                n_iterations=slowest.n_iterations,
+                rhythm=ranks.rhythm,
+                waits_because="a GPU cannot be read" if self._account.has_unreadable_gpu else waits_because,
+                is_multi_node=ranks.is_multi_node,
+                curve_start=self._curve_start,
+                plan=partial(self._plan_inputs, now_s, now_ns, slowest),
+            )
+        )
+        if decision.voids_measurements:
             self._books.curve = None
             self._books.close(Looks())
-        if isinstance(limits.state, Waiting):
-            self._begin(rhythm)
-        if limits.not_profiled_reason is not None and not self._has_told:
-            self._has_told = True
-            detail = refusal_of(limits.not_profiled_reason)
-            _LOGGER.warning("%s: %s (%s)", self._ranks.name, detail, limits.not_profiled_reason)
-            self._notify("not_profiled", detail)
-        is_paused = slowest.is_paused(now_ns, after_s=self._pause_s)
-        if self._account.has_unreadable_gpu or is_paused:
-            highest = limits.highest_while_paused(
-                "a GPU cannot be read" if self._account.has_unreadable_gpu else "no iterations"
-            )
-            if highest is not None:
-                return highest
-        target = limits.current(now_s, slowest.n_iterations) or limits.choose(self._plan_inputs(now_s, now_ns, slowest))
-        self._books.purpose = limits.purpose
+        if decision.purpose is not None:
+            self._books.purpose = decision.purpose
+        if decision.not_profiled_reason is not None and not self._has_told:
+            self._tell(decision.not_profiled_reason)
+        target = decision.target
         if target is not None and target.pause_why and self._paused_for_s(now_ns) is None:
             return self._asking_for(target)
         return target
+
+    def _tell(self, not_profiled_reason: NotProfiledReason) -> None:
+        """Tell the owner of the run, once, that it is not profiled, and why."""
+        self._has_told = True
+        detail = refusal_of(not_profiled_reason)
+        _LOGGER.warning("%s: %s (%s)", self._ranks.name, detail, not_profiled_reason)
+        self._notify("not_profiled", detail)
 
     def _asking_for(self, target: Target) -> Target:
         """Return the target of a pause that has not begun: one object, so that it is requested once."""
@@ -236,15 +250,15 @@ class RunLeader:
                 now_ns=now_ns,
             )
 
-    def _begin(self, rhythm: RunRhythm) -> None:
-        """Begin to learn the curve, from a stored one where there is one: that waits until an iteration is known."""
+    def _curve_start(self) -> CurveStart | None:
+        """Return from what the curve is learnt; None: a stored one waits until it is known what an iteration is."""
         floor_w, ceiling_w = self._gpus.bounds_w()
         stored = self._store.load(self._profile_key())
-        if stored is not None and stored.kind == "exact" and rhythm.standing == "unknown":
-            return
+        if stored is not None and stored.kind == "exact" and self._ranks.rhythm.standing == "unknown":
+            return None
         if stored is not None:
             _LOGGER.info("%s: using a stored profile (%s): %s", self._ranks.name, stored.kind, stored.origin)
-        self.limits.begin(
+        return CurveStart(
             floor_power_limit_w=floor_w,
             ceiling_power_limit_w=ceiling_w,
             known=stored.profile if stored and stored.kind == "exact" else None,
@@ -297,7 +311,8 @@ class RunLeader:
                 ),
             ),
             provenance=provenance,
-            joint=self._joint,
+            share=self._share(),
+            node_profiles=tuple(self._other_nodes.profiles.values()),
             slack=self._slack(provenance, now_s, now_ns),
             time_limit_s=status.time_limit_s,
         )
@@ -310,18 +325,17 @@ class RunLeader:
             return here
         return here + self._other_nodes.spent(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
 
-    def _joint(self, own: PowerProfile) -> PowerProfile:
-        """Return the curve of all nodes at the limits of this node's own."""
+    def _share(self) -> NodeShare | None:
+        """Return this node's part of a run on several nodes; None where it is on this one alone."""
         n_gpus, n_ranks = len(self._gpus.uuids), len(self._ranks.members)
         if not (self._ranks.is_multi_node and n_gpus and n_ranks):
-            return own
-        share = NodeShare(
+            return None
+        return NodeShare(
             n_gpus=n_gpus,
             n_ranks=n_ranks,
             world_size=self._ranks.status.world_size,
             host_power_w=self._energy.host_power_w,
         )
-        return joint_profile(own, share, self._other_nodes.profiles.values())
 
     def _store_curve(self, state: CurveState) -> None:
         measured = measured_in(state)

@@ -14,7 +14,7 @@ from controller.accounting.run_books import GpusNow, RunBooks
 from controller.accounting.run_saving import CHECK_S, PERIOD_RATIO
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import Planned
-from controller.control.limit_control import LimitControl
+from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl
 from controller.control.plan import PlanInputs
 from controller.ports import Provenance
 from controller.runtime.clock import NS_PER_S
@@ -243,7 +243,7 @@ class Node:
 
     def __post_init__(self) -> None:
         """Begin between the limits of the board."""
-        self.control.begin(floor_power_limit_w=FLOOR_W, ceiling_power_limit_w=TOP_W, known=None)
+        self.control.begin(CurveStart(floor_power_limit_w=FLOOR_W, ceiling_power_limit_w=TOP_W))
         self.books.top_power_limit_w = TOP_W
 
     def choose(self, at_s: float, *, n_iterations: float, active_s: float, total: float | None) -> float:
@@ -252,18 +252,20 @@ class Node:
             n_iterations=n_iterations, active_s=active_s, started_at_s=MIDNIGHT_S, total_iterations=total
         )
         now_s = MIDNIGHT_S + at_s
-        target = self.control.current(now_s, n_iterations) or self.control.choose(
-            PlanInputs(
-                now_s=now_s, history=None, forecast=None, progress=progress, provenance=Provenance(source="energy")
-            )
+        plan = PlanInputs(
+            now_s=now_s, history=None, forecast=None, progress=progress, provenance=Provenance(source="energy")
         )
-        assert target is not None
-        self.books.purpose = self.control.purpose
-        return self._set_limit(target.power_limit_w, at_s)
+        decision = self.control.decide(
+            DecisionInputs(now_s=now_s, n_iterations=n_iterations, curve_start=lambda: None, plan=lambda: plan)
+        )
+        assert decision.target is not None
+        assert decision.purpose is not None
+        self.books.purpose = decision.purpose
+        return self._set_limit(decision.target.power_limit_w, at_s)
 
     def begin_pause(self, at_s: float) -> None:
         """Go to the highest limit where something is measured or tried out."""
-        highest = self.control.highest_while_paused()
+        highest = self.control._highest_while_waiting("no iterations")
         if highest is not None:
             self._set_limit(highest.power_limit_w, at_s)
 

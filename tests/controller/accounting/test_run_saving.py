@@ -22,7 +22,7 @@ from policies.savings.interval import KnownSaving, UnknownSaving
 from policies.thermal.board import ThermalState
 from policies.vocabulary.profile import PowerProfile
 from tests.controller.accounting.test_run_books import TOP_W, Course, uses
-from tests.controller.control.control_bench import begin, choose, interval, limit_control, rate_per_s
+from tests.controller.control.control_bench import begin, decide, interval, limit_control, plan_inputs, rate_per_s
 from tests.controller.messages import ns
 from tests.fakes import MIDNIGHT_S, FixedSignal, LoopClock
 
@@ -78,8 +78,11 @@ def test_the_interval_holds_what_was_truly_saved() -> None:
         control = begin(limit_control())
         run = Trainer(control, lambda limit_w: 0.9 * limit_w, rate_per_s, np.random.default_rng(seed))
         for second in range(3_600):
-            limit_w = choose(control, at_s=second).power_limit_w
-            seen = run.work(limit_w, control.purpose)
+            decision = decide(control, plan_inputs(at_s=second))
+            assert decision.target is not None
+            assert decision.purpose is not None
+            limit_w = decision.target.power_limit_w
+            seen = run.work(limit_w, decision.purpose)
             control.ledger.add(seen, run.course.in_force)
             control.observe(seen, enforced_power_limit_w=limit_w, warmth_w=run.course.books.thermal.warmth_w)
         assert 1 - run.used_j / run.top_j > 0.03

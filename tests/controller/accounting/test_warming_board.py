@@ -6,7 +6,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_books import GpusNow, RunBooks
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import Planned
-from controller.control.limit_control import LimitControl
+from controller.control.limit_control import CurveStart, LimitControl
 from controller.gpu.simulation.event_log import LimitSet, LoadChanged
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
@@ -14,7 +14,7 @@ from controller.gpu.simulation.timeline import GpuTimeline
 from policies.profiling.paired_looks import Looks
 from policies.savings.interval import KnownSaving
 from policies.thermal.board import TIME_CONSTANTS_S
-from tests.controller.control.control_bench import choose
+from tests.controller.control.control_bench import decide, plan_inputs
 from tests.controller.messages import ns
 
 TOP_W = 700.0
@@ -51,12 +51,14 @@ def trained(board: GpuTimeline) -> tuple[RunBooks, Looks]:
         ),
         RunBooks(),
     )
-    control.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=TOP_W, known=None)
+    control.begin(CurveStart(floor_power_limit_w=300.0, ceiling_power_limit_w=TOP_W))
     at_s, limit_w, since_ns = 0.0, TOP_W, 0
     while at_s < LONG_S:
         is_active = not any(begin_s <= at_s < end_s for begin_s, end_s in PAUSES_S)
-        wanted_w = choose(control, at_s=at_s).power_limit_w
-        books.purpose = control.purpose
+        decision = decide(control, plan_inputs(at_s=at_s))
+        assert decision.target is not None
+        assert decision.purpose is not None
+        wanted_w, books.purpose = decision.target.power_limit_w, decision.purpose
         if wanted_w != limit_w:
             limit_w, since_ns = wanted_w, ns(at_s)
             board.record(LimitSet(since_ns, limit_w))

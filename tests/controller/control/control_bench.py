@@ -6,7 +6,7 @@ from collections.abc import Callable
 from controller.accounting.meter_intervals import MeterInterval
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import CurveUpdate
-from controller.control.limit_control import LimitControl
+from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl, LimitDecision
 from controller.control.plan import PlanInputs
 from controller.ports import Provenance, Target
 from policies.planning import Progress
@@ -37,8 +37,38 @@ def limit_control(
 
 def begin(run: LimitControl, known: PowerProfile | None = None, prior: PowerProfile | None = None) -> LimitControl:
     """Let it begin between 200 and 300 W."""
-    run.begin(floor_power_limit_w=200.0, ceiling_power_limit_w=300.0, known=known, prior=prior)
+    run.begin(CurveStart(floor_power_limit_w=200.0, ceiling_power_limit_w=300.0, known=known, prior=prior))
     return run
+
+
+def plan_inputs(
+    *,
+    at_s: float = 0.0,
+    history: Signal | None = None,
+    provenance: Provenance | None = None,
+    progress: Progress | None = None,
+) -> PlanInputs:
+    """Return what a plan rests on at a time."""
+    return PlanInputs(
+        now_s=MIDNIGHT_S + at_s,
+        history=history,
+        forecast=None,
+        progress=progress or Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S),
+        provenance=provenance or Provenance(source="test"),
+    )
+
+
+def decide(run: LimitControl, plan: PlanInputs, *, waits_because: str = "") -> LimitDecision:
+    """Return what is decided for a run, which does not begin by that."""
+    return run.decide(
+        DecisionInputs(
+            now_s=plan.now_s,
+            n_iterations=plan.progress.n_iterations,
+            waits_because=waits_because,
+            curve_start=lambda: None,
+            plan=lambda: plan,
+        )
+    )
 
 
 def choose(
@@ -50,15 +80,8 @@ def choose(
     progress: Progress | None = None,
 ) -> Target:
     """Return the limit that the run should have at a time."""
-    progress = progress or Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
-    inputs = PlanInputs(
-        now_s=MIDNIGHT_S + at_s,
-        history=history,
-        forecast=None,
-        progress=progress,
-        provenance=provenance or Provenance(source="test"),
-    )
-    target = run.current(inputs.now_s, progress.n_iterations) or run.choose(inputs)
+    plan = plan_inputs(at_s=at_s, history=history, provenance=provenance, progress=progress)
+    target = decide(run, plan).target
     assert target is not None
     return target
 

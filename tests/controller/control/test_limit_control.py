@@ -2,27 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Never
 
 import pytest
 
 from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules
 from controller.control import curve_learning
 from controller.control.curve_learning import Planned
-from controller.control.limit_control import LimitControl, TimeBudgetStart
-from controller.control.plan import PlanInputs
+from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl, TimeBudgetStart
 from controller.ports import Provenance, Target
 from policies.planning import Progress
 from policies.planning.run_length import GuessedLength
+from policies.profiling.rhythm_track import RunRhythm
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.controller.control.control_bench import (
     FULL,
     LADDER_W,
     begin,
     choose,
+    decide,
     interval,
     is_new,
     limit_control,
     limits_of,
+    plan_inputs,
     rate_per_s,
     train,
 )
@@ -31,11 +34,8 @@ from tests.fakes import MIDNIGHT_S, flat_signal
 
 def test_a_run_that_has_not_begun_has_no_target() -> None:
     run = limit_control()
-    progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
-    provenance = Provenance(source="test")
-    inputs = PlanInputs(now_s=MIDNIGHT_S, history=None, forecast=None, progress=progress, provenance=provenance)
     assert (run.state.name, run.profile) == ("waiting", None)
-    assert (run.current(MIDNIGHT_S, 0.0), run.choose(inputs)) == (None, None)
+    assert decide(run, plan_inputs()).target is None
     assert not is_new(run.observe(interval(1, 1), enforced_power_limit_w=300.0))
 
 
@@ -183,6 +183,30 @@ def test_the_plan_is_made_once_a_period() -> None:
     assert targets[2].signal == "400 g/kWh (test)"
 
 
+def test_a_target_that_holds_is_decided_without_what_a_plan_rests_on() -> None:
+    run = begin(limit_control(), FULL)
+    first = choose(run)
+
+    def unread() -> Never:
+        raise AssertionError("it is read")
+
+    inputs = DecisionInputs(now_s=MIDNIGHT_S + 1.0, n_iterations=0.0, curve_start=unread, plan=unread)
+    assert run.decide(inputs).target is first
+
+
+def test_a_run_in_doubt_of_its_iterations_says_once_that_measurements_are_void() -> None:
+    run = begin(limit_control(), FULL)
+    refused = RunRhythm(standing="refused", not_profiled_reason="too_short", unit=1, regime=1)
+    inputs = DecisionInputs(
+        now_s=MIDNIGHT_S, n_iterations=0.0, rhythm=refused, curve_start=lambda: None, plan=plan_inputs
+    )
+    first, second = run.decide(inputs), run.decide(inputs)
+    assert (first.voids_measurements, second.voids_measurements) == (True, False)
+    assert first.not_profiled_reason == second.not_profiled_reason == "too_short"
+    assert second.target is not None
+    assert second.target.reason == "not_profiled"
+
+
 def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> None:
     plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.03)
     steep = PowerProfile(tuple(replace(p, iterations_per_s=p.iterations_per_s**4) for p in FULL.points))
@@ -252,7 +276,7 @@ def test_a_change_of_gpus_begins_anew() -> None:
 
 def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> None:
     run = limit_control()
-    run.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0, known=None)
+    run.begin(CurveStart(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0))
     assert limits_of(train(run, 60), "profiling") == [300.0]
     assert run.state.name == "planned"
 
@@ -337,7 +361,9 @@ def test_the_highest_limit_is_measured_even_while_drift_is_suspected() -> None:
 
 def paused(run: LimitControl, *, at_s: float) -> Target:
     """Return what stands while no iteration comes."""
-    return run.highest_while_paused() or choose(run, at_s=at_s)
+    target = decide(run, plan_inputs(at_s=at_s), waits_because="no iterations").target
+    assert target is not None
+    return target
 
 
 def test_a_trial_is_suspended_for_a_pause_and_continues_after_it() -> None:
@@ -358,7 +384,7 @@ def test_a_trial_is_suspended_for_a_pause_and_continues_after_it() -> None:
 def test_after_a_pause_a_trial_does_not_count_before_its_limit_is_in_force_again() -> None:
     run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     train(run, 60)
-    assert run.highest_while_paused() is not None
+    assert paused(run, at_s=60).reason == "profiling_paused"
     before = run.state
     target = choose(run, at_s=61)
     for _ in range(2):  # while the limit settles

@@ -13,7 +13,7 @@ from controller.ports import Provenance, Target
 from policies.planning import Progress, SlackOptions
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
-from tests.controller.control.control_bench import FULL, begin, limit_control
+from tests.controller.control.control_bench import FULL, begin, decide, limit_control
 from tests.controller.runs.test_pools import Workers
 from tests.fakes import MIDNIGHT_S, flat_signal
 
@@ -55,7 +55,7 @@ def planned(
         slack=slack,
         time_limit_s=None if limit_h is None else MIDNIGHT_S + limit_h * HOUR_S,
     )
-    target = run.current(now_s, 0.0) or run.choose(inputs)
+    target = decide(run, inputs).target
     assert target is not None
     return target
 
