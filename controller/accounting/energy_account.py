@@ -17,7 +17,7 @@ import numpy as np
 from controller.accounting.iteration_log import RankLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.ports import EnergyMeter, Sample, SignalSource
-from controller.runtime.clock import NS_PER_S, Clock
+from controller.runtime.clock import NS_PER_S, Clock, Now
 from policies.vocabulary.units import carbon_g, cost, energy_kwh
 
 METER_TIMEOUT_DIVISOR = 12
@@ -281,16 +281,17 @@ class EnergyAccount:
             to_the_end: wait for nothing more: the run has ended.
             was_asked_to_pause: returns whether the training waited at a time because it was asked to [ns].
         """
-        now_ns = self._clock.monotonic_ns()
+        now = Now.of(self._clock)
         if self._suspended is not None and not to_the_end:
             return
         resumption = self._resumption
-        if resumption and not to_the_end and self._is_waiting(resumption, now_ns, meters):
+        if resumption and not to_the_end and self._is_waiting(resumption, now.monotonic_ns, meters):
             return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
-        patient_from_ns = now_ns - patience_ns // METER_TIMEOUT_DIVISOR
+        patient_from_ns = now.monotonic_ns - patience_ns // METER_TIMEOUT_DIVISOR
         self.has_unreadable_gpu = any((m.latest.time_ns if m.latest else 0) < patient_from_ns for m in meters.values())
-        since_ns, until_ns = self._span_ns(known_ns, least_until_ns=0 if to_the_end else now_ns - patience_ns)
+        least_until_ns = 0 if to_the_end else now.monotonic_ns - patience_ns
+        since_ns, until_ns = self._span_ns(known_ns, least_until_ns=least_until_ns)
         if until_ns <= since_ns and not (resumption or to_the_end):  # no iteration and no time to account for
             return
         intervals = meter_intervals(
@@ -305,16 +306,16 @@ class EnergyAccount:
         if self._until_ns is None and (intervals or to_the_end):
             self.totals.unmeasured_s += _unmeasured_s(logs, intervals[0].begin_ns if intervals else until_ns)
         if resumption and (intervals or to_the_end):
-            intervals[:0] = self._downtime(resumption, intervals[0].begin_ns if intervals else now_ns, meters)
-        now_s, history = self._clock.now_s(), self._signal.history()
+            resumed_ns = intervals[0].begin_ns if intervals else now.monotonic_ns
+            intervals[:0] = self._downtime(resumption, resumed_ns, meters)
+        history = self._signal.history()
         if history is not None and history.unit != self._unit:
             self._switch_unit(history.unit)
         for each in intervals:
             is_asked = not each.active and was_asked_to_pause((each.begin_ns + each.end_ns) // 2)
             interval = replace(each, is_asked=is_asked) if is_asked else each
             self._until_ns = interval.end_ns
-            at_s = now_s - (now_ns - interval.begin_ns) / NS_PER_S
-            self.totals.add(interval, self._signal.value_at(at_s))
+            self.totals.add(interval, self._signal.value_at(now.wall_at_s(interval.begin_ns)))
             yield interval
 
     def _span_ns(self, known_ns: tuple[int, int], *, least_until_ns: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import MAX_DETAIL, RunReporter
 from controller.ports import Blocked, Target
-from controller.runtime.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S, Now
 from policies.vocabulary.profile import PowerProfile
 from publishers.messages.reports import NodeProfile, RunPlan
 
@@ -102,8 +102,7 @@ class PlanBroadcast:
         gpu_model: str,
         max_power_limit_w: float,
         is_steady: bool,
-        wall_s: float,
-        now_ns: int,
+        now: Now,
     ) -> None:
         """Publish the limit of the run, or why there is none.
 
@@ -112,8 +111,7 @@ class PlanBroadcast:
             gpu_model: their model.
             max_power_limit_w: the highest limit that each of them may have [W].
             is_steady: whether the limit comes from the plan, and is not just being measured.
-            wall_s: Unix time, for people [s].
-            now_ns: monotonic time [ns].
+            now: when.
         """
         power_limit_w, signal = (target.power_limit_w, target.signal) if isinstance(target, Target) else (None, None)
         plan = RunPlan(
@@ -122,7 +120,7 @@ class PlanBroadcast:
             run=self._run.run,
             node=self._run.node,
             seq=self._n_published,
-            time_s=wall_s,
+            time_s=now.wall_s,
             heartbeat_s=HEARTBEAT_S,
             reason=target.reason,
             detail=target.detail[:MAX_DETAIL],
@@ -132,9 +130,9 @@ class PlanBroadcast:
             is_steady=is_steady,
             signal=signal,
         )
-        is_due = now_ns - self._last_ns >= HEARTBEAT_S * NS_PER_S
+        is_due = now.monotonic_ns - self._last_ns >= HEARTBEAT_S * NS_PER_S
         if self._last is None or is_due or _essence(plan) != _essence(self._last):
-            self._last, self._last_ns, self._n_published = plan, now_ns, self._n_published + 1
+            self._last, self._last_ns, self._n_published = plan, now.monotonic_ns, self._n_published + 1
             self._reporter.publish_plan(plan)
 
 

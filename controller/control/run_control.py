@@ -6,6 +6,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_books import GpusNow
 from controller.control.curve_learning import CurveUpdate
 from controller.ports import Blocked, Target
+from controller.runtime.clock import Now
 from policies.profiling.paired_looks import Looks
 from policies.vocabulary.profile import PowerProfile
 
@@ -41,13 +42,13 @@ class RunControl(Protocol):
         """Learn from an active interval; return what it has changed, or None where it was not measured."""
         ...
 
-    def target(self, *, now_s: float, now_ns: int) -> Target | Blocked | None:
-        """Return the limit that the run should have at a Unix time [s] and a monotonic one [ns], or why none.
+    def target(self, now: Now) -> Target | Blocked | None:
+        """Return the limit that the run should have now, or why none.
 
         None: the limit stays as it is.
         """
         ...
 
-    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
+    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now: Now) -> None:
         """Publish what has changed: the curve, the plan, or how this node follows; `is_barred`: no limit may be set."""
         ...

@@ -21,7 +21,7 @@ from controller.config import Config
 from controller.control.curve_learning import observation_of
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Blocked, Target
-from controller.runtime.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S, Now
 from policies.profiling.paired_looks import (
     LEAST_ITERATIONS,
     PRIOR_SCATTER,
@@ -213,14 +213,14 @@ class RunFollower:
             settle_s=self._settle_s,
         )
 
-    def target(self, *, now_s: float, now_ns: int) -> Target | Blocked:
-        """Return the limit to set at a monotonic time [ns], or why none; never above a prior limit."""
-        del now_s
-        plan, received_s, monotonic_s = self._plan, self._received_s, now_ns / NS_PER_S
+    def target(self, now: Now) -> Target | Blocked:
+        """Return the limit to set now, or why none; never above a prior limit."""
+        plan, received_s = self._plan, self._received_s
         if plan is None or received_s is None:
             return Blocked(reason="no_leader", detail="no plan is received from the node of rank 0")
-        if monotonic_s - received_s > max(self._lease_s, BEATS_MISSED * plan.heartbeat_s):
-            detail = f"no plan from {plan.node}, which leads the run, for {monotonic_s - received_s:.3g} s"
+        silent_s = now.monotonic_s - received_s
+        if silent_s > max(self._lease_s, BEATS_MISSED * plan.heartbeat_s):
+            detail = f"no plan from {plan.node}, which leads the run, for {silent_s:.3g} s"
             return Blocked(reason="leader_silent", detail=detail)
         if plan.power_limit_w is None:
             return Blocked(reason=plan.reason, detail=_with_source(plan))
@@ -232,9 +232,9 @@ class RunFollower:
             signal=plan.signal,
         )
 
-    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
+    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now: Now) -> None:
         """Publish how this node follows, and what it has measured; `is_barred`: no limit may be set."""
-        del now_s, now_ns
+        del now
         if target is None or (target.reason == "waiting_for_ranks" and not self._has_published):
             return  # rank 0 may yet come to this node
         self._has_published = True

@@ -40,7 +40,7 @@ from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
 from controller.ports import Blocked, Provenance, SignalSource, Target
-from controller.runtime.clock import NS_PER_S
+from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm import NotProfiledReason
@@ -182,8 +182,8 @@ class RunLeader:
             self._store_curve(update.state)
         return update
 
-    def target(self, *, now_s: float, now_ns: int) -> Target | Blocked | None:
-        """Return the limit that the run should have now, at a Unix time [s] and a monotonic one [ns].
+    def target(self, now: Now) -> Target | Blocked | None:
+        """Return the limit that the run should have now.
 
         One that is held out has none of ours for all of its life: it is what the others are compared with.
         """
@@ -191,16 +191,16 @@ class RunLeader:
         if self._is_held_out:
             return HELD_OUT
         ranks, slowest = self._ranks, self._ranks.slowest
-        waits_because = "no iterations" if slowest.is_paused(now_ns, after_s=self._pause_s) else ""
+        waits_because = "no iterations" if slowest.is_paused(now.monotonic_ns, after_s=self._pause_s) else ""
         decision = self.limits.decide(
             DecisionInputs(
-                now_s=now_s,
+                now_s=now.wall_s,
                 n_iterations=slowest.n_iterations,
                 rhythm=ranks.rhythm,
                 waits_because="a GPU cannot be read" if self._account.has_unreadable_gpu else waits_because,
                 is_multi_node=ranks.is_multi_node,
                 curve_start=self._curve_start,
-                plan=partial(self._plan_inputs, now_s, now_ns, slowest),
+                plan=partial(self._plan_inputs, now, slowest),
             )
         )
         if decision.voids_measurements:
@@ -211,7 +211,7 @@ class RunLeader:
         if decision.not_profiled_reason is not None and not self._has_told:
             self._tell(decision.not_profiled_reason)
         target = decision.target
-        if target is not None and target.pause_why and self._paused_for_s(now_ns) is None:
+        if target is not None and target.pause_why and self._paused_for_s(now) is None:
             return self._asking_for(target)
         return target
 
@@ -229,7 +229,7 @@ class RunLeader:
             self._asking = asking
         return self._asking
 
-    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
+    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now: Now) -> None:
         """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
         gpus, limits = self._gpus, self.limits
         state: ProfileState = "observing" if is_barred or self._is_held_out else limits.state.name
@@ -246,8 +246,7 @@ class RunLeader:
                 gpu_model=gpus.model,
                 max_power_limit_w=gpus.bounds_w()[1],
                 is_steady=isinstance(target, Target) and self.is_steady,
-                wall_s=now_s,
-                now_ns=now_ns,
+                now=now,
             )
 
     def _curve_start(self) -> CurveStart | None:
@@ -266,32 +265,32 @@ class RunLeader:
             n_gpus=len(self._gpus.uuids),
         )
 
-    def _paused_for_s(self, now_ns: int) -> float | None:
+    def _paused_for_s(self, now: Now) -> float | None:
         """Return for how long the training has waited, by its own word [s]; None: it does not."""
         since_ns = self._ranks.status.paused_since_ns
-        return None if since_ns is None else max(now_ns - since_ns, 0) / NS_PER_S
+        return None if since_ns is None else max(now.monotonic_ns - since_ns, 0) / NS_PER_S
 
-    def _slack(self, provenance: Provenance, now_s: float, now_ns: int) -> SlackOptions | None:
+    def _slack(self, provenance: Provenance, now: Now) -> SlackOptions | None:
         """Return how the run may use time to spare: with a deadline, and a signal that is what it should be."""
         if not self._has_deadline or provenance.reason:
             return None
         status, profile = self._ranks.status, self.limits.profile
         is_asked = status.pausable and not self._ranks.is_pool  # the processes of a pool cannot wait for each other
-        may_pause = self._may_pause and is_asked and now_s >= self._no_pause_until_s
+        may_pause = self._may_pause and is_asked and now.wall_s >= self._no_pause_until_s
         idle_power_w = None
         if may_pause and profile is not None:
             idle_power_w = self._books.asked_pause_power_w or USUAL_IDLE_RATIO * profile.fastest.power_w
         return SlackOptions(
             idle_power_w=idle_power_w,
             max_pause_s=status.max_pause_s or 0.0,
-            paused_for_s=self._paused_for_s(now_ns),
+            paused_for_s=self._paused_for_s(now),
             rms_errors=self._signal.forecast_errors(),
         )
 
-    def _plan_inputs(self, now_s: float, now_ns: int, slowest: RankLog) -> PlanInputs:
+    def _plan_inputs(self, now: Now, slowest: RankLog) -> PlanInputs:
         status, provenance = self._ranks.status, self._signal.provenance()
         return PlanInputs(
-            now_s=now_s,
+            now_s=now.wall_s,
             history=self._signal.history(),
             forecast=self._signal.forecast(),
             progress=Progress(
@@ -300,20 +299,20 @@ class RunLeader:
                 started_at_s=status.started_at_s,
                 total_iterations=slowest.total_iterations(status.total_iterations),
                 spent=self._spent(),
-                asked_pause_s=(status.paused_s or 0.0) + (self._paused_for_s(now_ns) or 0.0),
+                asked_pause_s=(status.paused_s or 0.0) + (self._paused_for_s(now) or 0.0),
                 guessed=guessed_length(
                     self._history.ended(self._key),
                     status,
                     gpu_model=self._gpus.model,
                     n_iterations=slowest.n_iterations,
                     n_unobserved=slowest.n_unobserved,
-                    now_s=now_s,
+                    now_s=now.wall_s,
                 ),
             ),
             provenance=provenance,
             share=self._share(),
             node_profiles=tuple(self._other_nodes.profiles.values()),
-            slack=self._slack(provenance, now_s, now_ns),
+            slack=self._slack(provenance, now),
             time_limit_s=status.time_limit_s,
         )
 

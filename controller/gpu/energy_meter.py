@@ -14,7 +14,7 @@ import numpy as np
 from controller.errors import GpuError, GpuNotSupportedError
 from controller.gpu.checked_energy import CheckedEnergy, most_j
 from controller.ports import Gpu, Hold, PowerLimiter, Sample, SignalSource
-from controller.runtime.clock import NS_PER_S, Clock, is_due, next_tick_s
+from controller.runtime.clock import Clock, Now, is_due, next_tick_s
 from policies.vocabulary.units import carbon_g, cost
 from publishers.messages.reports import GpuEnergy
 from publishers.shared.log_once import FaultLog, LogLimiter
@@ -133,14 +133,14 @@ class GpuEnergyMeter:
         tick_s = publish_s = self._clock.now_s()
         while True:
             await self._sample()
-            now_s = self._clock.now_s()
-            if is_due(publish_s, period_s=self._publish_period_s, now_s=now_s):
-                self._publish(self._report(now_s))
-                publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now_s)
-            tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now_s)
+            now = Now.of(self._clock)
+            if is_due(publish_s, period_s=self._publish_period_s, now_s=now.wall_s):
+                self._publish(self._report(now))
+                publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now.wall_s)
+            tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now.wall_s)
             await self._clock.sleep_until(tick_s)
 
-    def _report(self, now_s: float) -> GpuEnergy:
+    def _report(self, now: Now) -> GpuEnergy:
         """Return the message: with values only where they were measured since the last one, and can be now."""
         sample = self.current
         if sample is not None and sample.time_ns <= self._published_ns:
@@ -148,13 +148,13 @@ class GpuEnergyMeter:
         state = self._limiter.state
         limit_w = None if state is None or state.hold is Hold.SUSPECT else state.enforced_power_limit_w
         if sample is None:
-            return GpuEnergy(time_s=now_s, power_limit_w=limit_w, job=self.job)
+            return GpuEnergy(time_s=now.wall_s, power_limit_w=limit_w, job=self.job)
         self._published_ns = sample.time_ns
         history = self._signal.history()
-        value = None if history is None else history.value_at(now_s)
+        value = None if history is None else history.value_at(now.wall_s)
         priced, carbon = self._signal.kind == "price", self._signal.kind == "carbon"
         return GpuEnergy(
-            time_s=now_s - (self._clock.monotonic_ns() - sample.time_ns) / NS_PER_S,
+            time_s=now.wall_at_s(sample.time_ns),
             energy_j=sample.energy_j,
             unmeasured_s=sample.unmeasured_s,
             power_w=sample.power_w,

@@ -32,7 +32,7 @@ from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, Sign
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
-from controller.runtime.clock import NS_PER_S, Clock, is_due, next_tick_s
+from controller.runtime.clock import Clock, Now, is_due, next_tick_s
 from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
@@ -160,7 +160,7 @@ class TrainingRun:
 
     def _close_curve(self) -> None:
         """Close the books of what ran so far: from here on the run has other GPUs, and another curve."""
-        self._update_account()
+        self._update_account(Now.of(self._clock))
         self._change_curve(has_other_gpus=True)
 
     def _change_curve(self, *, has_other_gpus: bool = False) -> None:
@@ -206,7 +206,8 @@ class TrainingRun:
         """
         if self.ended is not None:
             return False
-        is_owner = self.ranks.on_status(number, status, now_s=self._monotonic_s())
+        now = Now.of(self._clock)
+        is_owner = self.ranks.on_status(number, status, now_s=now.monotonic_s)
         self._control = self._role()
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
             self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
@@ -215,7 +216,7 @@ class TrainingRun:
             self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
-            self._step(self._clock.now_s())
+            self._step(now)
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
             self._end("finished")
         return is_owner
@@ -234,7 +235,7 @@ class TrainingRun:
 
     def take_in(self, other: "TrainingRun") -> int:
         """Make the process of a run that joins a rank of this one; return its number."""
-        return self.ranks.adopt(other.leave(), now_s=self._monotonic_s())
+        return self.ranks.adopt(other.leave(), now_s=Now.of(self._clock).monotonic_s)
 
     def leave(self) -> Rank:
         """End without a record, and return the only rank: it is another run's."""
@@ -260,20 +261,20 @@ class TrainingRun:
         rank = self.ranks.members.get(number)
         if rank is None or self.ended is not None:
             return False
-        now_ns, now_s = self._clock.monotonic_ns(), self._clock.now_s()
-        rank.last_message_s = now_ns / NS_PER_S
+        now = Now.of(self._clock)
+        rank.last_message_s = now.monotonic_s
         if self.ranks.rivals_s:  # they may be of either process
             return True
-        is_good = rank.log.append(message, now_ns=now_ns)
-        if is_good and now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
-            self._step(now_s)
+        is_good = rank.log.append(message, now_ns=now.monotonic_ns)
+        if is_good and now.wall_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
+            self._step(now)
         return is_good
 
     def on_plan(self, plan: RunPlan) -> None:
         """Accept the plan of the node that leads; a new limit is requested at once."""
-        is_following = self._control is self._follower and plan.node != self.identity.node
-        if is_following and self._follower.on_plan(plan, now_ns=self._clock.monotonic_ns()) and self.ended is None:
-            self._update_limit(self._clock.now_s())
+        now, is_following = Now.of(self._clock), self._control is self._follower and plan.node != self.identity.node
+        if is_following and self._follower.on_plan(plan, now_ns=now.monotonic_ns) and self.ended is None:
+            self._update_limit(now)
 
     async def run(self, *, tick_s: float) -> None:
         """Control the run until it ends, then release its GPUs and close its account."""
@@ -297,7 +298,7 @@ class TrainingRun:
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         # Silent it may have been since before this controller.
         is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
-        self._update_account(to_the_end=True)
+        self._update_account(Now.of(self._clock), to_the_end=True)
         try:
             await self._saving.update(self._control.looks, now_s=self._clock.now_s())
         finally:  # also where the controller stops meanwhile
@@ -315,12 +316,13 @@ class TrainingRun:
         report_period_s, checkpoint_period_s = self._report_period_s, CHECKPOINT_PERIODS * self._report_period_s
         ending: End | None = None
         while self.ended is None:
-            now_s = self._clock.now_s()
+            now = Now.of(self._clock)
+            now_s = now.wall_s
             if self.ranks.ending != ending:  # a lost one may come back; what it has used is said at once
                 ending, report_s = self.ranks.ending, now_s
-            if ended := self.ranks.expire(self._monotonic_s()):
+            if ended := self.ranks.expire(now.monotonic_s):
                 self._end(ended)
-            self._step(now_s)
+            self._step(now)
             if is_due(report_s, period_s=report_period_s, now_s=now_s):
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=report_period_s, now_s=now_s)
@@ -359,18 +361,18 @@ class TrainingRun:
         """Return the leader, or the follower where another node has rank 0."""
         return self._follower if self.ranks.is_multi_node and not self.ranks.is_leader else self._leader
 
-    def _step(self, now_s: float) -> None:
+    def _step(self, now: Now) -> None:
         """Account for what is new, and request the limit that follows from it."""
-        self._stepped_s = now_s
+        self._stepped_s = now.wall_s
         if self.ranks.is_resized:
             self._close_curve()
             self.ranks.resize()
             self._leader.limits.reset()
-        self._update_account()
+        self._update_account(now)
         if self.ended is None:
-            self._update_limit(now_s)
+            self._update_limit(now)
 
-    def _update_account(self, *, to_the_end: bool = False) -> None:
+    def _update_account(self, now: Now, *, to_the_end: bool = False) -> None:
         """Add what has become known since the last time to the account, and let the curve learn from it."""
         known_ns = self.ranks.known_ns()
         if known_ns is None:
@@ -378,7 +380,7 @@ class TrainingRun:
         if not self.gpus.uuids:  # there is nothing to account for
             self.ranks.forget_before(known_ns[1])
             return
-        self._suspend_while_idle()
+        self._suspend_while_idle(now)
         intervals = self._account.advance(
             known_ns,
             logs=self.ranks.logs,
@@ -390,32 +392,30 @@ class TrainingRun:
         is_new, end_ns = False, None
         for interval in intervals:
             end_ns = interval.end_ns
-            self._add_time(interval)
+            self._add_time(interval, now)
             if interval.active:
                 # Once a point is closed, the rest still ran at its limit, and does not count for the next one.
                 is_new = is_new or self._learn(interval)
                 if self._observed is not None:
-                    self._observed.add(interval, self._control.profile, self._signal.value_at(self._began_s(interval)))
+                    self._observed.add(
+                        interval, self._control.profile, self._signal.value_at(now.wall_at_s(interval.begin_ns))
+                    )
                 if self._slack is not None:
                     self._slack.observe(interval)
         if end_ns is not None:
             self.ranks.forget_before(end_ns)
 
-    def _add_time(self, interval: MeterInterval) -> None:
+    def _add_time(self, interval: MeterInterval, now: Now) -> None:
         """Add an interval to the ledger and to the books."""
         if self._account.take_other_gpus():
             self._change_curve(has_other_gpus=True)
-        now = self.gpus.now()
-        self._control.add_time(interval, now)
-        self._saving.add(interval, now, begins_s=self._began_s(interval))
+        gpus = self.gpus.now()
+        self._control.add_time(interval, gpus)
+        self._saving.add(interval, gpus, begins_s=now.wall_at_s(interval.begin_ns))
 
-    def _began_s(self, interval: MeterInterval) -> float:
-        """Return when an interval began [Unix s]."""
-        return self._clock.now_s() - (self._clock.monotonic_ns() - interval.begin_ns) / NS_PER_S
-
-    def _suspend_while_idle(self) -> None:
+    def _suspend_while_idle(self, now: Now) -> None:
         """Account for nothing while the run is idle: a notebook may live for days after its training."""
-        if self._idleness.update(self.ranks, now_ns=self._clock.monotonic_ns()):
+        if self._idleness.update(self.ranks, now_ns=now.monotonic_ns):
             self._account.suspend(self.gpus.meters)
         else:
             self._account.resume_after_suspend()
@@ -429,16 +429,15 @@ class TrainingRun:
             self._change_curve()
         return update.is_new
 
-    def _update_limit(self, now_s: float) -> None:
+    def _update_limit(self, now: Now) -> None:
         """Request the limit that the run should have now, if there is any to request."""
-        now_ns, readiness = self._clock.monotonic_ns(), self.gpus.readiness()
-        is_rejected = self._is_claim_rejected()
+        readiness, is_rejected = self.gpus.readiness(), self._is_claim_rejected()
         if self._observed is not None:
-            self._observe(self._observed, readiness, now_s=now_s, now_ns=now_ns)
+            self._observe(self._observed, readiness, now)
             barred = blocked_by_claims(set(self.rejections.values())) if is_rejected else None
             self._record.note_limit(barred, is_claim_rejected=is_rejected)
             return
-        target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
+        target = self._blocked(readiness, now, is_rejected=is_rejected) or self._control.target(now)
         self._plan_pause(target)
         if isinstance(target, Blocked):
             if self._slack is not None:
@@ -449,8 +448,7 @@ class TrainingRun:
             self.gpus.request(target, reductions)
         self._record.note_limit(target, is_claim_rejected=is_rejected)
         if self.ranks.members:
-            is_barred = is_rejected or readiness == "not_ours"
-            self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
+            self._control.publish(target, is_barred=is_rejected or readiness == "not_ours", now=now)
 
     def _plan_pause(self, target: Target | Blocked | None) -> None:
         """Keep what the plan says of a pause; None leaves it as it is."""
@@ -460,25 +458,24 @@ class TrainingRun:
         if self.planned_pause:
             self._pause_wanted.set()
 
-    def _observe(self, observed: ObservedPlan, readiness: Readiness, *, now_s: float, now_ns: int) -> None:
+    def _observe(self, observed: ObservedPlan, readiness: Readiness, now: Now) -> None:
         """Ask for what the plan says, where it has a curve; the limiters say that nothing is written."""
-        may_begin = self._control.has_begun or self.ranks.have_gathered(self._monotonic_s())
+        may_begin = self._control.has_begun or self.ranks.have_gathered(now.monotonic_s)
         if not may_begin or readiness == "waiting" or self.ranks.ending or self._is_claim_rejected():
             return
-        target = self._control.target(now_s=now_s, now_ns=now_ns)
+        target = self._control.target(now)
         observed.target = target if isinstance(target, Target) and self._control.profile is not None else None
         if isinstance(target, Target):
             self.gpus.request(target)
-        self._control.publish(target, is_barred=True, now_s=now_s, now_ns=now_ns)
+        self._control.publish(target, is_barred=True, now=now)
 
     def _publish(self, target: Blocked) -> None:
         """Publish why no limit is set any more."""
         if self.ranks.members:
             is_barred = self._is_claim_rejected() or self.gpus.readiness() == "not_ours"
-            now_s, now_ns = self._clock.now_s(), self._clock.monotonic_ns()
-            self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
+            self._control.publish(target, is_barred=is_barred, now=Now.of(self._clock))
 
-    def _blocked(self, readiness: Readiness, *, is_rejected: bool) -> Blocked | None:
+    def _blocked(self, readiness: Readiness, now: Now, *, is_rejected: bool) -> Blocked | None:
         """Return why the run may have no limit now; None where it may."""
         if is_rejected:
             return blocked_by_claims(set(self.rejections.values()))
@@ -490,7 +487,7 @@ class TrainingRun:
             )
         if any(number in self.ranks.members and not self.ranks.members[number].ended for number in self.unproven):
             return Blocked(reason="waiting_for_ranks", detail="waiting until the driver lists every rank on its GPU")
-        if readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(self._monotonic_s())):
+        if readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(now.monotonic_s)):
             return Blocked(
                 reason="waiting_for_ranks", detail="waiting until every rank iterates and every GPU has answered"
             )
@@ -499,10 +496,6 @@ class TrainingRun:
     def _blocked_by_end(self, ended: End) -> Blocked:
         detail = f"run {self.identity.run} of {self.identity.job} has ended"
         return Blocked(reason=_END_REASONS[ended], detail=detail)
-
-    def _monotonic_s(self) -> float:
-        """Return the time that leases are measured in [s]: the wall clock may be stepped, this one may not."""
-        return self._clock.monotonic_ns() / NS_PER_S
 
     def _is_claim_rejected(self) -> bool:
         """Return whether two processes claim one rank, or a running rank did not get its GPUs."""

@@ -6,7 +6,7 @@ Domain time (the hours of the grid, settling, leases) comes from a `Clock`. Dead
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 
 MAX_SLEEP_S = 60.0
 """The wall clock may be stepped while we sleep, so a long sleep is cut into short ones that read it again."""
@@ -28,6 +28,27 @@ class Clock(Protocol):
 
     async def sleep_until(self, time_s: float) -> None:
         """Return once `now_s()` has reached `time_s`; yields to other tasks even where it already has."""
+
+
+class Now(NamedTuple):
+    """A moment on both clocks: Unix time [s] and monotonic time [ns]."""
+
+    wall_s: float
+    monotonic_ns: int
+
+    @classmethod
+    def of(cls, clock: Clock) -> Self:
+        """Return what a clock shows now."""
+        return cls(clock.now_s(), clock.monotonic_ns())
+
+    @property
+    def monotonic_s(self) -> float:
+        """Return the time that leases are measured in [s]: the wall clock may be stepped, this one may not."""
+        return self.monotonic_ns / NS_PER_S
+
+    def wall_at_s(self, time_ns: int) -> float:
+        """Return the time of day of another moment on the monotonic clock [Unix s]."""
+        return self.wall_s - (self.monotonic_ns - time_ns) / NS_PER_S
 
 
 class SystemClock:

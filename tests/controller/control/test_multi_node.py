@@ -9,6 +9,7 @@ from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile
 from controller.ports import Blocked, Target
+from controller.runtime.clock import Now
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
@@ -121,8 +122,7 @@ def published(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
             gpu_model="Fake 300",
             max_power_limit_w=300.0,
             is_steady=True,
-            wall_s=1.7e9 + now_s,
-            now_ns=ns(now_s),
+            now=Now(1.7e9 + now_s, ns(now_s)),
         )
     return [decode(payload, RunPlan) for payload in bus.payloads(TOPICS.plan("node-a", KEY))]
 

@@ -10,6 +10,7 @@ from controller.config import PlanConfig
 from controller.control.limit_control import LimitControl
 from controller.control.plan import PlanInputs
 from controller.ports import Provenance, Target
+from controller.runtime.clock import Now
 from policies.planning import Progress, SlackOptions
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S
@@ -106,7 +107,7 @@ async def test_processes_that_share_a_gpu_are_planned_without_pauses(tmp_path: P
         leader = workers.bench.training_run(run="w0")._leader
         leader._has_deadline = leader._may_pause = True
         begin(leader.limits, known=FULL)
-        slack = leader._slack(Provenance(source="test"), MIDNIGHT_S, 0)
+        slack = leader._slack(Provenance(source="test"), Now(MIDNIGHT_S, 0))
         assert slack is not None
         assert (slack.idle_power_w is not None) == may_wait
 

@@ -17,6 +17,7 @@ from controller.config import load_config
 from controller.control.gpu_group import GpuGroup
 from controller.control.run_follower import MAX_ACTIVE_S, MAX_LIMITS, NodeCurve, RunFollower
 from controller.ports import Blocked, Hold, Target
+from controller.runtime.clock import Now
 from policies.savings.interval import KnownSaving
 from policies.thermal.board import TIME_CONSTANTS_S
 from publishers.messages.codec import decode
@@ -73,7 +74,7 @@ class Bench:
         return self.follower.on_plan(msgspec.structs.replace(PLAN, seq=self.n_plans, **changes), now_ns=ns(at_s))
 
     def target(self, at_s: float) -> Target | Blocked:
-        return self.follower.target(now_s=at_s, now_ns=ns(at_s))
+        return self.follower.target(Now(at_s, ns(at_s)))
 
     def lead(self, **changes: Any) -> "Bench":  # noqa: ANN401 — the record checks them
         """Receive the plans of a living leader: one at 0 s and the next at 5 s."""
@@ -302,7 +303,7 @@ def test_a_node_profile_is_published_once_and_again_when_its_curve_moves() -> No
     bench.gpus.request(target)
     for begin_s in range(300):
         bench.observe(float(begin_s), energy_j=180.0 + 0.001 * (begin_s % 7))
-        bench.follower.publish(target, is_barred=False, now_s=0.0, now_ns=0)
+        bench.follower.publish(target, is_barred=False, now=Now(0.0, 0))
     (first, second) = bench.published()
     assert (first.state, first.points, len(second.points)) == ("following", [], 1)
 
@@ -310,12 +311,12 @@ def test_a_node_profile_is_published_once_and_again_when_its_curve_moves() -> No
 @pytest.mark.parametrize(("is_barred", "state"), [(True, "observing"), (False, "waiting")])
 def test_a_node_without_a_limit_publishes_why(is_barred: bool, state: str) -> None:
     bench = Bench()
-    bench.follower.publish(bench.target(0.0), is_barred=is_barred, now_s=0.0, now_ns=0)
+    bench.follower.publish(bench.target(0.0), is_barred=is_barred, now=Now(0.0, 0))
     (published,) = bench.published()
     assert (published.state, published.reason, published.n_gpus, published.n_ranks) == (state, "no_leader", 1, 1)
 
 
 def test_nothing_is_published_while_rank_0_may_yet_come_to_this_node() -> None:
     bench = Bench()
-    bench.follower.publish(Blocked(reason="waiting_for_ranks", detail="not yet"), is_barred=False, now_s=0.0, now_ns=0)
+    bench.follower.publish(Blocked(reason="waiting_for_ranks", detail="not yet"), is_barred=False, now=Now(0.0, 0))
     assert bench.published() == []

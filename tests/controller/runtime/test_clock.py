@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from controller.runtime.clock import NS_PER_S, ScaledClock, SystemClock, is_due, next_tick_s
+from controller.runtime.clock import NS_PER_S, Now, ScaledClock, SystemClock, is_due, next_tick_s
 from tests.fakes import MIDNIGHT_S, LoopClock
 
 
@@ -26,6 +26,16 @@ def test_two_scaled_clocks_with_the_same_numbers_agree() -> None:
     origin_ns = time.monotonic_ns()
     one, other = (ScaledClock(start_s=0.0, rate=60.0, origin_ns=origin_ns) for _ in range(2))
     assert other.now_s() == pytest.approx(one.now_s(), abs=60)
+
+
+async def test_a_moment_on_the_monotonic_clock_has_a_time_of_day() -> None:
+    clock = LoopClock()
+    begin_ns = clock.monotonic_ns()
+    await clock.sleep_until(MIDNIGHT_S + 90.0)
+    now = Now.of(clock)
+    assert now.wall_s == pytest.approx(MIDNIGHT_S + 90.0)
+    assert now.wall_at_s(begin_ns) == pytest.approx(MIDNIGHT_S)
+    assert now.monotonic_s == pytest.approx(begin_ns / NS_PER_S + 90.0)
 
 
 async def test_a_sleeper_that_is_due_still_lets_others_run() -> None:
