@@ -169,7 +169,8 @@ class LimitControl:
         start = inputs.curve_start() if isinstance(self.state, Waiting) else None
         if start is not None:
             self.begin(start)
-        target, purpose = self._highest_while_waiting(inputs.waits_because), None
+        waits_because, purpose = inputs.waits_because, None
+        target = self._highest_while_waiting(waits_because) if waits_because else None
         not_profiled_reason = self.not_profiled_reason
         if target is None:
             target = self._current(inputs.now_s, inputs.n_iterations) or self._choose(inputs.plan())
@@ -290,8 +291,6 @@ class LimitControl:
 
     def _highest_while_waiting(self, why: str) -> Target | None:
         """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
-        if not why:
-            return None
         match self.state:
             case Profiling(settings=settings):
                 what = "profile"

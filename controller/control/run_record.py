@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from controller.accounting.energy_account import EnergyAccount
-from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter, energy_report
 from controller.accounting.run_saving import RunSaving
 from controller.control.gpu_group import GpuGroup
+from controller.control.observe_mode import ObserveMode
 from controller.history.holdouts import compare_with, with_comparison
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from controller.ports import Blocked, SignalSource, Target
@@ -38,7 +38,7 @@ class RunRecord:
         gpus: GpuGroup,
         account: EnergyAccount,
         saving: RunSaving,
-        observed: ObservedPlan | None,
+        observe_mode: ObserveMode | None,
         reporter: RunReporter,
         history: RunHistory,
         holdout_ratio: float,
@@ -51,7 +51,7 @@ class RunRecord:
         self._gpus = gpus
         self._account = account
         self._saving = saving
-        self._observed = observed
+        self._observe_mode = observe_mode
         self._reporter = reporter
         self._history = history
         self._holdout_ratio = holdout_ratio
@@ -100,7 +100,7 @@ class RunRecord:
             final=final,
             max_power_w=self._gpus.prior_power_limit_w,
             incomplete=incomplete,
-            would_save_ratio=self._observed.would_save_ratio if self._observed else None,
+            would_save_ratio=self._observe_mode.would_save_ratio if self._observe_mode else None,
             power_limit_w=self._mean_power_limit_w,
             reason=self._limit_reason,
             saving=self._saving.latest,

@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Rank, Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.accounting.run_saving import RunSaving
 from controller.config import Config
 from controller.control.gpu_group import GpuGroup, Readiness
+from controller.control.observe_mode import ObserveMode
 from controller.control.profile_store import ProfileStore
 from controller.control.run_control import RunControl
 from controller.control.run_follower import RunFollower
@@ -135,7 +135,7 @@ class TrainingRun:
         self._control = self._role()
         shares_slack = config.plan.rules_of(identity.job).share_slack
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
-        self._observed = ObservedPlan() if config.plan.observe else None
+        self._observe_mode = ObserveMode(name=name, gpus=self.gpus, signal=signal) if config.plan.observe else None
         self._idleness = Idleness(idle_s=config.job.idle_s)
         self._tick_s, self._stepped_s = math.inf, 0.0
         self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
@@ -303,8 +303,8 @@ class TrainingRun:
             await self._saving.update(self._control.looks, now_s=self._clock.now_s())
         finally:  # also where the controller stops meanwhile
             self._report_energy(final=True)
-        if self._observed is not None:
-            _LOGGER.info("%s: %s", self.identity.key, self._observed.summary())
+        if self._observe_mode is not None:
+            self._observe_mode.log()
         if self.ended == "finished":
             self._checkpoints.delete(self.identity)
         elif not is_unchanged:  # its processes may come back, as from a network that was away
@@ -350,7 +350,7 @@ class TrainingRun:
             gpus=self.gpus,
             account=self._account,
             saving=self._saving,
-            observed=self._observed,
+            observe_mode=self._observe_mode,
             reporter=self._reporter,
             history=history,
             holdout_ratio=holdout_ratio,
@@ -396,10 +396,8 @@ class TrainingRun:
             if interval.active:
                 # Once a point is closed, the rest still ran at its limit, and does not count for the next one.
                 is_new = is_new or self._learn(interval)
-                if self._observed is not None:
-                    self._observed.add(
-                        interval, self._control.profile, self._signal.value_at(now.wall_at_s(interval.begin_ns))
-                    )
+                if self._observe_mode is not None:
+                    self._observe_mode.add(interval, self._control.profile, now)
                 if self._slack is not None:
                     self._slack.observe(interval)
         if end_ns is not None:
@@ -432,8 +430,9 @@ class TrainingRun:
     def _update_limit(self, now: Now) -> None:
         """Request the limit that the run should have now, if there is any to request."""
         readiness, is_rejected = self.gpus.readiness(), self._is_claim_rejected()
-        if self._observed is not None:
-            self._observe(self._observed, readiness, now)
+        if self._observe_mode is not None:
+            if not (is_rejected or self.ranks.ending or self._is_waiting(readiness, now)):
+                self._observe_mode.update(self._control, now)
             barred = blocked_by_claims(set(self.rejections.values())) if is_rejected else None
             self._record.note_limit(barred, is_claim_rejected=is_rejected)
             return
@@ -458,17 +457,6 @@ class TrainingRun:
         if self.planned_pause:
             self._pause_wanted.set()
 
-    def _observe(self, observed: ObservedPlan, readiness: Readiness, now: Now) -> None:
-        """Ask for what the plan says, where it has a curve; the limiters say that nothing is written."""
-        may_begin = self._control.has_begun or self.ranks.have_gathered(now.monotonic_s)
-        if not may_begin or readiness == "waiting" or self.ranks.ending or self._is_claim_rejected():
-            return
-        target = self._control.target(now)
-        observed.target = target if isinstance(target, Target) and self._control.profile is not None else None
-        if isinstance(target, Target):
-            self.gpus.request(target)
-        self._control.publish(target, is_barred=True, now=now)
-
     def _publish(self, target: Blocked) -> None:
         """Publish why no limit is set any more."""
         if self.ranks.members:
@@ -487,11 +475,15 @@ class TrainingRun:
             )
         if any(number in self.ranks.members and not self.ranks.members[number].ended for number in self.unproven):
             return Blocked(reason="waiting_for_ranks", detail="waiting until the driver lists every rank on its GPU")
-        if readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(now.monotonic_s)):
+        if self._is_waiting(readiness, now):
             return Blocked(
                 reason="waiting_for_ranks", detail="waiting until every rank iterates and every GPU has answered"
             )
         return self._idleness.blocked
+
+    def _is_waiting(self, readiness: Readiness, now: Now) -> bool:
+        """Return whether the run has not begun here: a GPU has not answered, or a rank does not iterate yet."""
+        return readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(now.monotonic_s))
 
     def _blocked_by_end(self, ended: End) -> Blocked:
         detail = f"run {self.identity.run} of {self.identity.job} has ended"
