@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
+from controller.accounting.checkpoint import RunCheckpoints
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.errors import DriverUnavailableError, GpuError, JournalError, LimitsLeftError, NodeLockedError
@@ -33,7 +34,6 @@ from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.pauses import RunPauses
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
-from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.own_topics import OwnTopics
 from controller.runs.router import GpuWorkers, Router
 from controller.runtime.clock import Clock

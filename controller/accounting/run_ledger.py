@@ -32,6 +32,8 @@ LATE_RATIO: Final = 2.0
 LATE_S: Final = 10.0
 """A look at the top that takes so many times as long as it should, and so much more, is given up until the next one."""
 MAX_CHANGES: Final = 64
+CurveSums = tuple[float, float, float, float]
+"""A limit [W], and sums of time [s], iterations and energy [J] at it: what a node that follows has measured."""
 ROUNDING_SLACK: Final = 1.0
 """A sum may be so much below 0, by rounding."""
 MAX_AMOUNT: Final = 1e15
@@ -46,6 +48,19 @@ class TimeAtLimit:
     power_limit_w: float
     active_s: float
     energy_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBudgetStart:
+    """Where a run was when its curve was dropped: a new curve has a new time budget.
+
+    Attributes:
+        n_iterations: how many iterations had passed.
+        active_s: the time in which they ran [s].
+    """
+
+    n_iterations: float
+    active_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

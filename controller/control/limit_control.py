@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.accounting.meter_intervals import MeterInterval
-from controller.accounting.run_ledger import RunLedger
+from controller.accounting.run_ledger import RunLedger, TimeBudgetStart
 from controller.config import EnergyConfig, PlanRules, ProfilerConfig
 from controller.control.curve_learning import (
     CurveState,
@@ -44,19 +44,6 @@ REFUSALS: Final[Mapping[NotProfiledReason, str]] = {
     "not_steady": "no limit was stable long enough to be measured",
 }
 """Why a run is not profiled, in words for its owner."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBudgetStart:
-    """Where a run was when its curve was dropped: a new curve has a new time budget.
-
-    Attributes:
-        n_iterations: how many iterations had passed.
-        active_s: the time in which they ran [s].
-    """
-
-    n_iterations: float
-    active_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

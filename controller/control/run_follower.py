@@ -16,7 +16,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import NodeState, RunReporter
 from controller.accounting.run_books import GpusNow, RunBooks
-from controller.accounting.run_ledger import looks_of
+from controller.accounting.run_ledger import CurveSums, looks_of
 from controller.config import Config
 from controller.control.curve_learning import observation_of
 from controller.control.gpu_group import GpuGroup
@@ -46,9 +46,6 @@ MAX_ACTIVE_S = 600.0
 
 _FIRST_PASS: Final = frozenset({"profiling", "profiling_paused"})
 """Reasons of a limit before there is a plan."""
-
-CurveSums = tuple[float, float, float, float]
-"""A limit [W], and sums of time [s], iterations and energy [J] at it."""
 
 _LOGGER = logging.getLogger(__name__)
 

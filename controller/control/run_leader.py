@@ -17,7 +17,7 @@ from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import ProfileState, RunReporter
 from controller.accounting.run_books import GpusNow, RunBooks
-from controller.accounting.run_ledger import LedgerSnapshot, RunLedger
+from controller.accounting.run_ledger import LedgerSnapshot, RunLedger, TimeBudgetStart
 from controller.config import Config
 from controller.control.curve_learning import (
     CurveState,
@@ -31,7 +31,6 @@ from controller.control.limit_control import (
     CurveStart,
     DecisionInputs,
     LimitControl,
-    TimeBudgetStart,
     refusal_of,
 )
 from controller.control.multi_node import NodeShare, PlanBroadcast

@@ -1,17 +1,22 @@
-"""The record of a run: what is published of its energy while it goes on, and what is remembered once it has ended."""
+"""The record of a run: what is published of its energy while it goes on, and what is remembered once it has ended.
+
+Meanwhile it is saved on disk, for a controller that comes after this one.
+"""
 
 import logging
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from controller.accounting.checkpoint import RunCheckpoint, RunCheckpoints
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter, energy_report
 from controller.accounting.run_saving import RunSaving
 from controller.control.gpu_group import GpuGroup
 from controller.control.observe_mode import ObserveMode
+from controller.control.run_follower import RunFollower
+from controller.control.run_leader import RunLeader
 from controller.history.holdouts import compare_with, with_comparison
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from controller.ports import Blocked, SignalSource, Target
@@ -26,7 +31,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class RunRecord:
-    """The record of a run on this node."""
+    """The record of a run on this node.
+
+    Attributes:
+        resumed: the checkpoint that the run goes on with; None: it has none, or has not shown to be that run yet.
+    """
 
     def __init__(
         self,
@@ -38,11 +47,15 @@ class RunRecord:
         gpus: GpuGroup,
         account: EnergyAccount,
         saving: RunSaving,
+        leader: RunLeader,
+        follower: RunFollower,
         observe_mode: ObserveMode | None,
         reporter: RunReporter,
         history: RunHistory,
         holdout_ratio: float,
-        has_checkpoint: bool,
+        checkpoints: RunCheckpoints,
+        former: RunCheckpoint | None,
+        has_predecessor: bool,
     ) -> None:
         self._run = run
         self._clock = clock
@@ -51,6 +64,8 @@ class RunRecord:
         self._gpus = gpus
         self._account = account
         self._saving = saving
+        self._leader = leader
+        self._follower = follower
         self._observe_mode = observe_mode
         self._reporter = reporter
         self._history = history
@@ -58,7 +73,13 @@ class RunRecord:
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
         self._mean_power_limit_w: float | None = None
-        self._is_orphan = not has_checkpoint and history.has_begun(JobKey(run.user, run.job), run.run)
+        self._checkpoints = checkpoints
+        self.resumed: RunCheckpoint | None = None
+        self._former = former
+        """Of this run before it was silent or the controller restarted, or of one that had its name."""
+        self._has_predecessor = has_predecessor
+        self._is_downtime_skipped = False
+        self._is_orphan = former is None and history.has_begun(JobKey(run.user, run.job), run.run)
         """Whether a former controller had this run, perhaps at lower limits, and has left no account of it."""
 
     def note_limit(self, target: Target | Blocked | None, *, is_claim_rejected: bool) -> None:
@@ -72,21 +93,62 @@ class RunRecord:
             wanted = Blocked(reason="only_limit", detail=detail)
         self._limit_reason = wanted if is_claim_rejected else self._gpus.why_not_ours() or wanted
 
-    def publish(
-        self, state: Literal["running", "finished", "lost", "silent"], incomplete: Sequence[str], *, final: bool = False
-    ) -> None:
+    def resume(self) -> None:
+        """Go on with the checkpoint of a former controller, once its processes have shown to be those of the run."""
+        former = self._former
+        if former is None or self.resumed is not None or not self._ranks.is_resumed:
+            return
+        self._account.resume(former.account, skips_downtime=self._ranks.is_restarted)
+        self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start)
+        self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
+        self.resumed = former
+
+    def save(self) -> None:
+        """Save the account on disk, for a controller that comes after this one."""
+        snapshot = self._account.snapshot(self._gpus.meters)
+        if snapshot is None:
+            return
+        ledger, time_budget_start = self._leader.snapshot()
+        self._checkpoints.save(
+            self._run,
+            snapshot,
+            self._ranks.checkpoints(),
+            node_curve=self._follower.curve.sums,
+            time_budget_start=time_budget_start,
+            ledger=ledger,
+            node_pairs=self._follower.looks.pairs,
+            books=self._saving.books.stored(),
+            is_pool=self._ranks.is_pool,
+        )
+
+    def skip_downtime(self) -> bool:
+        """Leave out the time since the checkpoint, if nothing has come since; return whether that is so."""
+        self._is_downtime_skipped = self._account.skip_downtime()
+        return self._is_downtime_skipped
+
+    def _incomplete(self) -> list[str]:
+        """Return what of the run is missing: stable codes."""
+        is_orphan = self._is_orphan and self._ranks.slowest.n_unobserved >= 1
+        if is_orphan:
+            self._saving.books.gap = self._saving.books.gap or "incomplete"
+        what = {
+            "unmeasured": self._account.totals.is_unmeasured,
+            "two_processes": self._ranks.had_rivals,
+            "earlier_process": self.resumed is None and (self._has_predecessor or self._former is not None),
+            "controller_down": self._is_downtime_skipped,
+            "earlier_controller": is_orphan,
+        }
+        return [code for code, applies in what.items() if applies]
+
+    def publish(self, state: Literal["running", "finished", "lost", "silent"], *, final: bool = False) -> None:
         """Publish this node's part and, as the leader, the sum; not while it would be older than what was published.
 
         Args:
             state: how the run is.
-            incomplete: what is missing: stable codes.
             final: whether it has ended; the node that leads it remembers it.
         """
         if not self._ranks.members or self._account.is_resuming:
             return
-        if self._is_orphan and self._ranks.slowest.n_unobserved >= 1:
-            self._saving.books.gap = self._saving.books.gap or "incomplete"
-            incomplete = [*incomplete, "earlier_controller"]
         kind = self._signal.kind
         history = self._signal.history() if kind == "price" else None
         part = energy_report(
@@ -99,7 +161,7 @@ class RunRecord:
             currency=history.unit.partition("/")[0] if history is not None else None,
             final=final,
             max_power_w=self._gpus.prior_power_limit_w,
-            incomplete=incomplete,
+            incomplete=self._incomplete(),
             would_save_ratio=self._observe_mode.would_save_ratio if self._observe_mode else None,
             power_limit_w=self._mean_power_limit_w,
             reason=self._limit_reason,

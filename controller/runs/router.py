@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from controller.accounting.checkpoint import RunCheckpoints
 from controller.accounting.ranks import RunIdentity
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.history.run_history import RunHistory
 from controller.ports import Bus, Gpu, PowerLimiter, ProcessTable, SignalSource
-from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
 from controller.runs.other_hosts import OtherHosts

@@ -8,10 +8,10 @@ Where a run has ranks on several nodes, the controller of the node of rank 0 lea
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable
 
+from controller.accounting.checkpoint import RunCheckpoint, RunCheckpoints
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
@@ -29,7 +29,6 @@ from controller.control.run_record import RunRecord
 from controller.control.straggler_slack import StragglerSlack
 from controller.history.run_history import RunHistory
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
-from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
 from controller.runtime.clock import Clock, Now, is_due, next_tick_s
@@ -46,7 +45,6 @@ MAX_STEPS_PER_TICK = 10
 MAX_POOL = 256
 """So many processes that were runs of their own at first are one run, those included that have ended."""
 
-_LOGGER = logging.getLogger(__name__)
 _END_REASONS: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
 
 
@@ -96,20 +94,19 @@ class TrainingRun:
         has_predecessor: bool = False,
         pause_wanted: asyncio.Event | None = None,
     ) -> None:
-        self._has_predecessor, self._pause_wanted = has_predecessor, pause_wanted or asyncio.Event()
+        self._pause_wanted = pause_wanted or asyncio.Event()
         self.identity = identity
-        self._checkpoints, self._former = checkpoints, checkpoints.load(identity)
-        """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
-        self._is_resumed = self._is_downtime_skipped = self._has_left = False
-        name, ranks = str(identity.key), self._former.ranks if self._former else None
-        was_pool = self._former is not None and self._former.is_pool
+        self._checkpoints, former = checkpoints, checkpoints.load(identity)
+        self._has_left = False
+        name, ranks = str(identity.key), former.ranks if former else None
+        was_pool = former is not None and former.is_pool
         self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks, is_pool=was_pool)
         self.rejections: dict[int, str] = {}
         self.unproven: set[int] = set()
         self.is_flooding, self.planned_pause = False, ""
         self.ended: End | None = None
         self._report_period_s = config.energy.period_s
-        self._clock, self._signal, self._on_release = clock, signal, on_release
+        self._clock, self._on_release = clock, on_release
         self.gpus, self.other_nodes = GpuGroup(), OtherNodes()
         self._account = EnergyAccount(clock=clock, signal=signal)
         self._reporter = RunReporter(
@@ -138,11 +135,11 @@ class TrainingRun:
         self._observe_mode = ObserveMode(name=name, gpus=self.gpus, signal=signal) if config.plan.observe else None
         self._idleness = Idleness(idle_s=config.job.idle_s)
         self._tick_s, self._stepped_s = math.inf, 0.0
-        self._record = self._record_in(history, holdout_ratio=config.plan.job_holdout_ratio(identity.job))
+        self._record = self._record_of(config, former, signal=signal, history=history, has_predecessor=has_predecessor)
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
         """Give the run a GPU; a curve measured with fewer of them is void, and its books are closed."""
-        former = self._former if self._is_resumed else None
+        former = self._record.resumed
         self._checkpoints.mark_gpu_reassigned(limiter.gpu.uuid, self.identity)
         if self.gpus.uuids and not self._account.is_waiting_for_gpu(limiter.gpu.uuid):
             self._close_curve()
@@ -209,12 +206,7 @@ class TrainingRun:
         now = Now.of(self._clock)
         is_owner = self.ranks.on_status(number, status, now_s=now.monotonic_s)
         self._control = self._role()
-        if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
-            self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
-            former = self._former
-            self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start)
-            self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
-            self._is_resumed = True
+        self._record.resume()
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
             self._step(now)
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
@@ -291,13 +283,13 @@ class TrainingRun:
                 self._checkpoints.delete(self.identity)
             elif self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
-                self._save_checkpoint()
+                self._record.save()
                 self._publish(Blocked(reason="controller_stopped", detail="the controller is stopping"))
         if self._has_left:
             return
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         # Silent it may have been since before this controller.
-        is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
+        is_unchanged = self.ended == "silent" and self._record.skip_downtime()
         self._update_account(Now.of(self._clock), to_the_end=True)
         try:
             await self._saving.update(self._control.looks, now_s=self._clock.now_s())
@@ -308,7 +300,7 @@ class TrainingRun:
         if self.ended == "finished":
             self._checkpoints.delete(self.identity)
         elif not is_unchanged:  # its processes may come back, as from a network that was away
-            self._save_checkpoint()
+            self._record.save()
         self._saving.log()
 
     async def _control_until_end(self) -> None:
@@ -327,7 +319,7 @@ class TrainingRun:
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=report_period_s, now_s=now_s)
             if is_due(checkpoint_s, period_s=checkpoint_period_s, now_s=now_s):
-                self._save_checkpoint()
+                self._record.save()
                 checkpoint_s = next_tick_s(checkpoint_s, period_s=checkpoint_period_s, now_s=now_s)
             next_s = next_tick_s(next_s, period_s=self._tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
@@ -341,20 +333,32 @@ class TrainingRun:
             self._on_release(self)
             self._publish(blocked)
 
-    def _record_in(self, history: RunHistory, *, holdout_ratio: float) -> RunRecord:
+    def _record_of(
+        self,
+        config: Config,
+        former: RunCheckpoint | None,
+        *,
+        signal: SignalSource,
+        history: RunHistory,
+        has_predecessor: bool,
+    ) -> RunRecord:
         return RunRecord(
             self.identity,
             clock=self._clock,
-            signal=self._signal,
+            signal=signal,
             ranks=self.ranks,
             gpus=self.gpus,
             account=self._account,
             saving=self._saving,
+            leader=self._leader,
+            follower=self._follower,
             observe_mode=self._observe_mode,
             reporter=self._reporter,
             history=history,
-            holdout_ratio=holdout_ratio,
-            has_checkpoint=self._former is not None,
+            holdout_ratio=config.plan.job_holdout_ratio(self.identity.job),
+            checkpoints=self._checkpoints,
+            former=former,
+            has_predecessor=has_predecessor,
         )
 
     def _role(self) -> RunControl:
@@ -493,33 +497,5 @@ class TrainingRun:
         """Return whether two processes claim one rank, or a running rank did not get its GPUs."""
         return bool(self.ranks.rivals_s) or any(not self.ranks.members[number].ended for number in self.rejections)
 
-    def _save_checkpoint(self) -> None:
-        """Save the account on disk, for a controller that comes after this one."""
-        snapshot = self._account.snapshot(self.gpus.meters)
-        if snapshot is not None:
-            ledger, time_budget_start = self._leader.snapshot()
-            self._checkpoints.save(
-                self.identity,
-                snapshot,
-                self.ranks.checkpoints(),
-                node_curve=self._follower.curve.sums,
-                time_budget_start=time_budget_start,
-                ledger=ledger,
-                node_pairs=self._follower.looks.pairs,
-                books=self._saving.books.stored(),
-                is_pool=self.ranks.is_pool,
-            )
-
-    def _incomplete(self) -> list[str]:
-        """Return what of the run is missing in its record: stable codes."""
-        totals, is_resumed = self._account.totals, self._is_resumed
-        what = {
-            "unmeasured": totals.is_unmeasured,
-            "two_processes": self.ranks.had_rivals,
-            "earlier_process": not is_resumed and (self._has_predecessor or self._former is not None),
-            "controller_down": self._is_downtime_skipped,
-        }
-        return [code for code, applies in what.items() if applies]
-
     def _report_energy(self, *, final: bool = False) -> None:
-        self._record.publish(self.ended or self.ranks.ending or "running", self._incomplete(), final=final)
+        self._record.publish(self.ended or self.ranks.ending or "running", final=final)

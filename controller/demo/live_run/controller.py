@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from controller.accounting.checkpoint import RunCheckpoints
 from controller.accounting.ranks import RunIdentity
 from controller.app import SAMPLES_PER_WINDOW
 from controller.config import Config
@@ -19,7 +20,6 @@ from controller.demo.live_run.limiter import SimulatedLimiter
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.history.run_history import RunHistory
-from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.run import TrainingRun
 from controller.runtime.clock import NS_PER_S
 from controller.signal.feed import SignalFeed

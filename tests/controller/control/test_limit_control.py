@@ -6,10 +6,11 @@ from typing import Never
 
 import pytest
 
+from controller.accounting.run_ledger import TimeBudgetStart
 from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules
 from controller.control import curve_learning
 from controller.control.curve_learning import Planned
-from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl, TimeBudgetStart
+from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl
 from controller.ports import Provenance, Target
 from policies.planning import Progress
 from policies.planning.run_length import GuessedLength

@@ -20,9 +20,7 @@ from msgspec import Struct, field
 from controller.accounting.energy_account import AccountSnapshot
 from controller.accounting.iteration_log import ENDLESS_NS
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
-from controller.accounting.run_ledger import LedgerSnapshot
-from controller.control.limit_control import TimeBudgetStart
-from controller.control.run_follower import CurveSums
+from controller.accounting.run_ledger import CurveSums, LedgerSnapshot, TimeBudgetStart
 from controller.runtime.clock import Clock
 from policies.profiling.paired_looks import Pair
 from publishers.messages.topics import RunKey, escape_level
@@ -52,7 +50,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         saved_at_s: when it was written [Unix s].
         account: the energy account.
         ranks: how far the training processes were, by rank.
-        node_curve: what a node that follows has measured, as in `run_follower.NodeCurve`.
+        node_curve: what a node that follows has measured, by limit.
         node_pairs: what it has seen of the limits in force there, in pairs.
         time_budget_start: where the time budget starts, where the run has dropped a curve.
         ledger: the time at each limit since then, and what the limits are relative to the highest one.

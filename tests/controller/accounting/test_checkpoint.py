@@ -9,14 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.accounting import run_saving
+from controller.accounting import checkpoint, run_saving
+from controller.accounting.checkpoint import MAX_AGE_S, RunCheckpoints
 from controller.accounting.energy_account import AccountSnapshot, EnergyTotals
 from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
-from controller.accounting.run_ledger import LedgerSnapshot, TimeAtLimit
-from controller.control.limit_control import TimeBudgetStart
-from controller.runs import checkpoint
-from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
+from controller.accounting.run_ledger import LedgerSnapshot, TimeAtLimit, TimeBudgetStart
 from controller.runs.run import TrainingRun
 from controller.runtime.clock import NS_PER_S
 from policies.profiling.paired_looks import EMPTY_POOL, Pair
