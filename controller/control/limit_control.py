@@ -296,10 +296,10 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
-        may_look = self._may_look and self._rules.objective != "budget"
-        if may_look and not (self.is_exploring or self._plan.is_pausing):
+        may_look, is_exploring = self._may_look and self._rules.objective != "budget", self.is_exploring
+        if may_look and not (is_exploring or self._plan.is_pausing):
             self._update_look(self.state)
-        return self._plan.current(now_s, self._probe(self.state))
+        return self._plan.current(now_s, self._probe(self.state, is_exploring=is_exploring))
 
     def drop_pause(self) -> None:
         """Plan anew, if the run is to wait: it may not, or has not."""
@@ -369,7 +369,7 @@ class LimitControl:
 
     def _update_look(self, state: Planned) -> None:
         """Begin or end a look; in doubt none begins, and one that has begun may show what the doubt is about."""
-        if self._checks_drift_at_highest(state) or (state.drift.is_suspected and not self.ledger.is_looking):
+        if state.drift.is_suspected and (not self.ledger.is_looking or self._checks_drift_at_highest(state)):
             return
         settle_s = self._look_settle_s
         self.ledger.update_look(state.refinement, state.settings, settle_s=settle_s, length_s=self._length_s)
@@ -385,16 +385,16 @@ class LimitControl:
         base = self.ledger.base(self.state.refinement.profile, active_s=progress.active_s)
         return replace(progress, base_s=base.base_s, base_error_ratio=base.error_ratio)
 
-    def _probe(self, state: Planned) -> Probe | None:
+    def _probe(self, state: Planned, *, is_exploring: bool) -> Probe | None:
         """Return what is to be learnt at a limit other than the plan's; None: the plan holds."""
-        if self.is_exploring:
+        if is_exploring:
             return Explore(state.refinement.n_blocks + 1)
         return Look(self.ledger.looks.n_pairs) if self.ledger.is_looking else None
 
     def _planned(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs) -> Target:
         """Return the target of a run whose curve is known: the plan's, or that of a probe."""
         measured, settings = state.refinement.profile, state.settings
-        match self._probe(state):
+        match self._probe(state, is_exploring=self.is_exploring):
             case None:
                 return plan.choose(measured, inputs)
             case Look() as look:
