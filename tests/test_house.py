@@ -30,7 +30,7 @@ def _functions(path: Path) -> Iterator[tuple[str, int]]:
     """Return the name of each function, and how many lines it has without its docstring."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = node.body[0] if ast.get_docstring(node) else None
+            docstring = node.body[0] if ast.get_docstring(node, clean=False) else None
             n_docstring = (docstring.end_lineno or 0) - docstring.lineno + 1 if docstring else 0
             yield node.name, (node.end_lineno or 0) - node.lineno + 1 - n_docstring
 
