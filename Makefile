@@ -13,20 +13,23 @@ ORDER := $(if $(CI),--randomly-seed=1)
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check docs format dist clean
+.PHONY: demo test frameworks test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check check-types check-others docs format dist clean
 
 # Of the environment only what the demo needs, where there is none yet.
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 	$(BIN)/gridchase demo
 
-# The first run is bound by the cores. Live tests mostly wait, for conditions and never for seconds: six at a time.
+# The first run is bound by the cores; its temporary files are in memory where it can be: ext4 goes to the disk for each
+# state file that is replaced. Live tests mostly wait, for conditions and never for seconds: six at a time.
+MEMORY := $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 1000000 2>/dev/null && echo /dev/shm)
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
+	$(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
 	$(BIN)/python -m tests.second_try -m live -n 6 --dist worksteal $(ORDER)
 
 # The real frameworks, in an environment of their own: each framework, launcher and kind of training once, or all.
 COMPARES_TIMES := tests/frameworks/test_up_beside_examples.py tests/frameworks/test_rates.py
 TEST_FRAMEWORKS := $(FRAMEWORKS)/python -m tests.second_try tests/frameworks tests/test_pins.py -n 3 --dist worksteal $(COMPARES_TIMES:%=--ignore %)
+frameworks: $(FRAMEWORKS_STAMP)
 test-frameworks: $(FRAMEWORKS_STAMP)
 	$(TEST_FRAMEWORKS) -m 'not further'
 test-frameworks-all: $(FRAMEWORKS_STAMP)
@@ -80,10 +83,13 @@ sbom:
 	# Without links, which name hosts and change with them.
 	$(PYTHON) -c 'import json; bare = lambda part: {key: bare(value) for key, value in part.items() if key != "externalReferences"} if isinstance(part, dict) else [bare(each) for each in part] if isinstance(part, list) else part; json.dump(bare(json.load(open("build/sbom.json"))), open("deploy/sbom.cdx.json", "w"), indent=1)'
 
-check: $(STAMP)
+# In two parts, of which mypy takes as long as all others together: CI makes them at the same time.
+check: check-types check-others
+check-types: $(STAMP)
+	$(BIN)/mypy
+check-others: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
 

@@ -6,12 +6,14 @@ ordinary ones: what must be awaited is an async context manager in the test.
 """
 
 import asyncio
+import gc
 import inspect
 import itertools
 import os
 import secrets
 import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import async_solipsism
@@ -56,6 +58,20 @@ def _own_run_dir(
         folder = tmp_path_factory.getbasetemp() / f"run-{next(_NUMBERS)}"
         monkeypatch.setattr(run_dir, "RUN_DIR", folder)
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a live test where only these run: each of many workers would import all of them."""
+    is_file_of_tests = collection_path.match("test_*.py") and "frameworks" not in collection_path.parts
+    if config.getoption("markexpr") != "live" or not is_file_of_tests:
+        return None
+    return "mark.live" not in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_collection_finish() -> None:
+    """Spare each collection of garbage what stays for the whole session: thousands of tests, and their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -26,11 +27,16 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _functions(path: Path) -> Iterator[tuple[str, int]]:
     """Return the name of each function, and how many lines it has without its docstring."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = node.body[0] if ast.get_docstring(node) else None
+            docstring = node.body[0] if ast.get_docstring(node, clean=False) else None
             n_docstring = (docstring.end_lineno or 0) - docstring.lineno + 1 if docstring else 0
             yield node.name, (node.end_lineno or 0) - node.lineno + 1 - n_docstring
 
@@ -40,7 +46,7 @@ def test_every_module_of_the_house_is_looked_at() -> None:
 
 
 def test_every_module_tells_what_it_is_for() -> None:
-    assert [_name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))] == []
+    assert [_name(path) for path in MODULES if not ast.get_docstring(_tree(path))] == []
 
 
 def test_no_function_is_long() -> None:

@@ -26,7 +26,8 @@ def tried(folder: Path, source: str, *options: str) -> subprocess.CompletedProce
     """Run a file of tests as CI runs those on the real clock."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_it.py").write_text(source)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    few = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}  # each takes its time at each start
+    environment = os.environ | few | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-m", "tests.second_try", *options]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120

@@ -43,10 +43,10 @@ class Camera:
             tasks.create_task(self._take(monitor, settings), name="camera")
 
     async def _take(self, monitor: BusMonitor, settings: ViewSettings) -> None:
-        """Draw the panel again and again, as on a terminal, until it is time for the picture."""
-        while not self._is_time(monitor, settings):
-            self.svg = picture(monitor, settings)
+        """Draw the panel when it is time for the picture."""
+        while not self._is_time(monitor, settings):  # noqa: ASYNC110 — a share of the work is waited for, not an event
             await asyncio.sleep(REFRESH_S)
+        self.svg = picture(monitor, settings)
 
     @staticmethod
     def _is_time(monitor: BusMonitor, settings: ViewSettings) -> bool:

@@ -153,7 +153,9 @@ def test_on_a_simulated_gpu_every_process_that_publishes_computes(node: LiveNode
     controller = node.controller(gpu__backend="simulation")
     environment = {**os.environ, "GRIDCHASE_BROKER": node.broker.url}
     with subprocess.Popen([sys.executable, "-c", PLAIN], env=environment) as training:
-        wait_for(node, lambda: (node.watcher.last("/limit") or {}).get("reason") == "profiling")
-        training.kill()
+        try:
+            wait_for(node, lambda: (node.watcher.last("/limit") or {}).get("reason") == "profiling")
+        finally:
+            training.kill()
     assert notices(node, "r1") == ["heard"]
     assert ended(controller, signal.SIGTERM) == 0

@@ -67,7 +67,8 @@ class PausableTraining(Training):
     async def train_until(self, until_s: float) -> None:
         """Do all iterations, or those up to a time [Unix s], and wait whenever that is asked for."""
         while self.n_iterations < self.total and self._clock.now_s() < until_s:
-            await self.train_steps(1)
+            per_message = round(self._period_s * self._rate(self.gpus[0].requested_power_limit_w))
+            await self.train_steps(min(max(per_message, 1), self.total - self.n_iterations))
             if self.obeys and self._orders.present() is not None:
                 await self._wait(until_s)
 

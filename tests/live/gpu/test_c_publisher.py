@@ -40,10 +40,13 @@ def test_a_publisher_in_c_is_proven_by_its_mark_without_trust(node: LiveNode, pu
     gpu, controller = node.machine.gpu(), node.controller()
     port = str(node.broker.port)
     with subprocess.Popen([publisher, "127.0.0.1", port, getpass.getuser(), "resnet50", "c1"]) as training:
-        gpu.pids, gpu.busy = frozenset({training.pid}), True
-        wait_for(node, lambda: node.limit_w < PRIOR_W)
-        assert [notice["code"] for notice in node.watcher.all("c1/notice")] == ["heard"]
-        assert ended(training, signal.SIGTERM) == 0
+        try:
+            gpu.pids, gpu.busy = frozenset({training.pid}), True
+            wait_for(node, lambda: node.limit_w < PRIOR_W)
+            assert [notice["code"] for notice in node.watcher.all("c1/notice")] == ["heard"]
+            assert ended(training, signal.SIGTERM) == 0
+        finally:
+            training.kill()  # where a wait fails, too: its end is waited for without a limit
     wait_for(node, lambda: node.limit_w == PRIOR_W)
     assert node.watcher.all("c1/energy")[-1]["iterations"] > 0
     assert ended(controller, signal.SIGTERM) == 0
