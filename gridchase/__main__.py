@@ -44,7 +44,7 @@ def _why_without_controller() -> str:
     if spec is None:
         return f"this is the training side alone: {_remedy()}"
     folders = spec.submodule_search_locations or ()
-    if any(os.path.isfile(os.path.join(folder, "stop_signals.py")) for folder in folders):  # noqa: PTH113, PTH118
+    if any(os.path.isfile(os.path.join(folder, "runtime", "stop_signals.py")) for folder in folders):  # noqa: PTH113, PTH118
         return ""
     return f"the package `controller` here is another one, {spec.origin}; in an environment of its own: {_remedy()}"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gridchase.__main__ import BASE_VERBS, _verb
+from gridchase.__main__ import BASE_VERBS, _verb, _why_without_controller
 from gridchase.cli.verb import _VERBS
 
 
@@ -23,3 +23,7 @@ def test_the_verb_is_the_first_word_that_is_neither_an_option_nor_its_value(word
 
 def test_the_verbs_without_the_controller_are_those_whose_module_is_not_its() -> None:
     assert {entry.name for entry in _VERBS if not entry.module.startswith("controller.")} == set(BASE_VERBS)
+
+
+def test_the_controller_of_this_tree_is_known_as_ours() -> None:
+    assert not _why_without_controller()
