@@ -21,9 +21,11 @@ def main() -> int:
     if verb is not None and verb not in BASE_VERBS and not without_controller:
         code: int = importlib.import_module("controller.__main__").main()
         return code
-    from gridchase.cli.main import main as run_base_verb  # noqa: PLC0415 — the controller handles stop signals first
+    from gridchase.cli.closed_pipe import ended_by_closed_pipe  # noqa: PLC0415 — the controller handles stop signals first
+    from gridchase.cli.main import main as run_base_verb  # noqa: PLC0415
 
-    return run_base_verb(without_controller=without_controller)
+    with ended_by_closed_pipe():
+        return run_base_verb(without_controller=without_controller)
 
 
 def _verb(words: Sequence[str]) -> str | None:
