@@ -255,9 +255,14 @@ def test_how_the_boards_warm_is_stored_and_older_books_do_not_know_it() -> None:
     del older["thermal"]
     resumed.resume(msgspec.Raw(msgspec.json.encode(older)), duration_s=duration_s(course))
     assert (resumed.thermal, resumed.gap) == (ThermalState(), None)
-    damaged = older | {"thermal": {"sums_s": []}}
-    with pytest.raises(ValueError, match="temperature"):
-        RunBooks().resume(msgspec.Raw(msgspec.json.encode(damaged)), duration_s=duration_s(course))
+
+
+@pytest.mark.parametrize("thermal", [{"sums_s": []}, {"slopes": {"n": -1.0}}, "warm"], ids=["short", "below 0", "text"])
+def test_a_damaged_state_of_the_warming_costs_nothing_else(thermal: object, caplog: pytest.LogCaptureFixture) -> None:
+    course, resumed = played(), RunBooks()
+    resumed.resume(spoilt(course.books.stored(), ["thermal"], thermal), duration_s=duration_s(course))
+    assert (resumed.books, resumed.gap, resumed.thermal) == (course.books.books, None, ThermalState())
+    assert "how the GPUs of a run warm is learnt anew" in caplog.text
 
 
 CLOSED: dict[str, Any] = {"books": {"slot_s": HOUR_S}, "curve": None, "pairs": [], "top_power_limit_w": TOP_W}
