@@ -211,7 +211,11 @@ class TrainingRun:
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
             self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
             former = self._former
-            self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start)
+            self._leader.resume(
+                ledger=former.ledger,
+                time_budget_start=former.time_budget_start,
+                no_pause_until_s=math.inf if former.no_pause_until_s is None else former.no_pause_until_s,
+            )
             self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
@@ -523,6 +527,7 @@ class TrainingRun:
                 node_pairs=self._follower.looks.pairs,
                 books=self._saving.books.stored(),
                 is_pool=self.ranks.is_pool,
+                no_pause_until_s=self._leader.no_pause_until_s,
             )
 
     def _incomplete(self) -> list[str]:
