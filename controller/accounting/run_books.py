@@ -366,6 +366,8 @@ class RunBooks:
         """
         curve, top_w = self.curve, self._top_w(self.curve)
         n_looks = looks.n_looks(top_w)
+        if self.gap == "curve_changed" and curve is None and all(each.curve is None for each in self.closed):
+            return UnknownSaving(code="too_early", n_looks=n_looks)
         if self.gap is not None:
             return UnknownSaving(code=self.gap, n_looks=n_looks)
         if self.was_limited and not self.was_below_top:

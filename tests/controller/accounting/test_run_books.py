@@ -361,6 +361,17 @@ def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float,
     assert course.books.gap == gap
 
 
+def test_a_run_that_never_had_a_curve_was_too_short_whatever_else_changed() -> None:
+    course = Course()
+    course.work(100.0)
+    course.set_limit(200.0, Purpose.PLAN)
+    course.work(100.0)
+    course.books.close(Looks())
+    assert course.books.saving(Looks()) == UnknownSaving(code="too_early", n_looks=0)
+    course.books.curve = CURVE
+    assert course.books.saving(Looks()) == UnknownSaving(code="curve_changed", n_looks=0)
+
+
 def looks_at(power_limit_w: float, *, rate_ratio: float, energy_ratio: float) -> Looks:
     """Return ten looks that agree, and that have seen how the board warms: what a limit is, relative to the top."""
     rate, energy = (
