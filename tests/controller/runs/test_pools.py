@@ -137,6 +137,9 @@ async def test_one_that_goes_on_alone_keeps_the_gpu(tmp_path: Path) -> None:
             workers.status(1)
             await workers.work({1: 10}, seconds=10)
         assert workers.router.arbiter.claims.owned == {workers.key(0): {"GPU-0"}}
+        fault = workers.bench.training_run(run="w0").pause_fault
+        assert fault is not None
+        assert fault[0] == "not_pausable", "the run has not ended with its rank 0"
 
 
 async def test_one_that_dies_ends_nothing_for_the_others(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ async def test_a_rank_other_than_0_is_no_process_of_its_own(tmp_path: Path, owne
         await asyncio.sleep(SETTLE_S)
         workers.status(joiner, rank=3 * joiner)
         await asyncio.sleep(SETTLE_S)
-        assert len(workers.router.runs) == 2
+        assert [len(run.ranks.members) for run in workers.router.runs.values()] == [1, 1]
 
 
 async def test_another_rank_of_the_run_of_a_joined_process_is_not_joined_with_it(tmp_path: Path) -> None:
