@@ -144,7 +144,7 @@ def test_a_record_that_has_used_more_counts_also_where_the_clock_was_set_back(ba
     assert [grown.get("energy_j") for grown in grown_by(newest, after)] == [1e6, 1e6]
 
 
-def test_of_values_that_began_anew_older_records_wait_unless_the_clock_was_far_ahead() -> None:
+def test_after_values_began_anew_older_records_wait_unless_the_clock_was_far_ahead() -> None:
     newest = run_record(time_s=MIDNIGHT_S, duration_s=900.0, energy_j=1e6)
     anew = msgspec.structs.replace(newest, time_s=MIDNIGHT_S + 5.0, duration_s=5.0, energy_j=1e3)
     late, far = (
