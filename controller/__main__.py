@@ -3,6 +3,7 @@
 import sys
 
 from controller.runtime.stop_signals import handle_stop_signals, ignore_stop_signals, is_stop_requested
+from gridchase.cli.closed_pipe import ended_by_closed_pipe
 from gridchase.cli.install import install_command
 
 
@@ -10,7 +11,8 @@ def main() -> int:
     """Run `gridchase`; where the libraries of the controller are not installed, say what is missing."""
     try:
         handle_stop_signals()  # before anything else: what is imported takes its time
-        return _main()
+        with ended_by_closed_pipe():
+            return _main()
     finally:
         ignore_stop_signals()
 

@@ -21,9 +21,11 @@ def main() -> int:
     if verb is not None and verb not in BASE_VERBS and not without_controller:
         code: int = importlib.import_module("controller.__main__").main()
         return code
-    from gridchase.cli.main import main as run_base_verb  # noqa: PLC0415 — the controller handles stop signals first
+    from gridchase.cli.closed_pipe import ended_by_closed_pipe  # noqa: PLC0415 — the controller handles stop signals first
+    from gridchase.cli.main import main as run_base_verb  # noqa: PLC0415
 
-    return run_base_verb(without_controller=without_controller)
+    with ended_by_closed_pipe():
+        return run_base_verb(without_controller=without_controller)
 
 
 def _verb(words: Sequence[str]) -> str | None:
@@ -44,7 +46,7 @@ def _why_without_controller() -> str:
     if spec is None:
         return f"this is the training side alone: {_remedy()}"
     folders = spec.submodule_search_locations or ()
-    if any(os.path.isfile(os.path.join(folder, "stop_signals.py")) for folder in folders):  # noqa: PTH113, PTH118
+    if any(os.path.isfile(os.path.join(folder, "runtime", "stop_signals.py")) for folder in folders):  # noqa: PTH113, PTH118
         return ""
     return f"the package `controller` here is another one, {spec.origin}; in an environment of its own: {_remedy()}"
 

@@ -8,6 +8,7 @@ lost or fell silent is kept, because its processes may come back.
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -56,6 +57,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         ledger: the time at each limit since then, and what the limits are relative to the highest one.
         books: as in `run_books.BooksSnapshot`; what is wrong with them costs them alone.
         is_pool: whether its processes were runs of their own at first.
+        no_pause_until_s: before when its plan asks for no pause [Unix s]; None: for as long as it runs.
     """
 
     user: str
@@ -71,6 +73,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
     ledger: LedgerSnapshot | None = None
     books: msgspec.Raw = NO_BOOKS
     is_pool: bool = False
+    no_pause_until_s: float | None = 0.0
     version: int = VERSION
 
 
@@ -144,6 +147,7 @@ class RunCheckpoints:
         ledger: LedgerSnapshot | None = None,
         books: msgspec.Raw = NO_BOOKS,
         is_pool: bool = False,
+        no_pause_until_s: float = 0.0,
     ) -> None:
         """Save the checkpoint of a run; where there are too many, the oldest ones are deleted."""
         path = self._path(identity)
@@ -161,6 +165,7 @@ class RunCheckpoints:
             ledger=ledger,
             books=books,
             is_pool=is_pool,
+            no_pause_until_s=None if no_pause_until_s == math.inf else max(no_pause_until_s, 0.0),
         )
         self._checkpoints.pop(path, None)
         self._checkpoints[path] = checkpoint

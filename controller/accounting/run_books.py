@@ -7,11 +7,12 @@ the top limit on a curve that was never measured, nothing is said. Of a run on s
 share, in energy and in saving. No clock, no GPU, no bus.
 """
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -62,6 +63,8 @@ _WHY_UNKNOWN: Final = {
     "no_baseline": "the highest limit would have cost nothing, or may have",
 }
 
+_LOGGER = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusNow:
@@ -108,7 +111,7 @@ class BooksSnapshot:
         gap: why nothing is said of the run; None where all of it is in them.
         was_limited: whether a GPU ever had less than its prior limit while the run iterated.
         top_power_limit_w: the highest limit that the run might have had; 0 where that is not known [W].
-        thermal: how its GPUs warm, as far as that is known.
+        thermal: how its GPUs warm, to be made a `ThermalState`: what is wrong with it costs it alone.
     """
 
     books: Books = field(default_factory=open_books)
@@ -117,7 +120,7 @@ class BooksSnapshot:
     gap: Gap | None = None
     was_limited: bool = False
     top_power_limit_w: float = 0.0
-    thermal: ThermalState = field(default_factory=ThermalState)
+    thermal: Any = field(default_factory=ThermalState)
 
     def check(self) -> None:
         """Check what was read from a file.
@@ -126,7 +129,6 @@ class BooksSnapshot:
             ValueError: the books are damaged: savings would be made of them.
         """
         _check_books(self.books)
-        self.thermal.check()
         if not -ROUNDING_SLACK < self.top_power_limit_w <= MAX_AMOUNT:
             raise ValueError("a top limit is impossible")
 
@@ -143,6 +145,17 @@ def _decode_closed(stored: msgspec.Raw) -> ClosedBooks:
     if not -ROUNDING_SLACK < closed.top_power_limit_w <= MAX_AMOUNT:
         raise ValueError("a top limit is impossible")
     return closed
+
+
+def _thermal(stored: object) -> ThermalState:
+    """Return what was stored of how GPUs warm; where it is damaged, nothing is known of that, and the log says so."""
+    try:
+        thermal = msgspec.convert(stored, ThermalState)
+        thermal.check()
+    except (ValueError, msgspec.MsgspecError) as error:
+        _LOGGER.warning("how the GPUs of a run warm is learnt anew: %s", error)
+        return ThermalState()
+    return thermal
 
 
 def _check_books(books: Books) -> None:
@@ -221,7 +234,7 @@ class RunBooks:
         closed = tuple(_decode_closed(each) for each in snapshot.closed)
         self.books, self.curve, self.closed = snapshot.books, snapshot.curve, closed
         self._stored_closed, self.was_limited = snapshot.closed, snapshot.was_limited
-        self.top_power_limit_w, self.thermal = snapshot.top_power_limit_w, snapshot.thermal
+        self.top_power_limit_w, self.thermal = snapshot.top_power_limit_w, _thermal(snapshot.thermal)
         entered_s = sum(_duration_s(each) for each in (self.books, *(each.books for each in closed)))
         is_whole = entered_s >= duration_s - max(MISSING_S, MISSING_RATIO * duration_s)
         self.gap = snapshot.gap if is_whole else "incomplete"
@@ -353,6 +366,8 @@ class RunBooks:
         """
         curve, top_w = self.curve, self._top_w(self.curve)
         n_looks = looks.n_looks(top_w)
+        if self.gap == "curve_changed" and curve is None and all(each.curve is None for each in self.closed):
+            return UnknownSaving(code="too_early", n_looks=n_looks)
         if self.gap is not None:
             return UnknownSaving(code=self.gap, n_looks=n_looks)
         if self.was_limited and not self.was_below_top:

@@ -1,12 +1,11 @@
 """The arguments and exit codes of `gridchase`.
 
 Exit codes: 0 done, or stopped on request; 1 failed; 2 the configuration or the arguments are wrong, or another
-controller runs on this node.
+controller runs on this node; 141 nobody reads what it prints.
 """
 
 import argparse
 import logging
-import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -67,9 +66,6 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:  # of a verb without an event loop, or before that could handle it
         print("stopped on request", file=sys.stderr if getattr(options, "json", False) else sys.stdout)
         return 0
-    except BrokenPipeError:  # the reader, such as `head`, has ended; the interpreter must not flush at its end either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except EXPECTED as error:
         return _print_errors([error])
     except ExceptionGroup as group:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 class Terminal(Console):
     """rich's console, on which text from outside cannot move the cursor or change colours."""
 
+    def on_broken_pipe(self) -> None:
+        """Let the verb end as with `print`: rich would exit with 1."""
+        raise  # noqa: PLE0704 — rich calls this where it handles the error
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield what is printed: line breaks and rich's own control codes stay."""
         for segment in super().render(renderable, options):

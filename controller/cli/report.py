@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,9 @@ from controller.history.energy_history.reading import Period, RunFilter, gpu_ent
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
-from policies.vocabulary.units import DAY_S, JOULES_PER_KWH, duration_text
+from policies.vocabulary.units import DAY_S, duration_text
 from publishers.messages.reports import RunEnergy
+from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
 
 _GROUPS: Final[dict[str, Callable[[Part], str]]] = {
     "job": lambda part: f"{part.user}/{part.job}",
@@ -196,30 +198,30 @@ def _number(number: int, what: str) -> str:
 
 
 def _used(entry: Entry) -> str:
-    texts = [_energy(entry.energy_j or 0.0)]
+    texts = [energy_text(entry.energy_j or 0.0)]
     if entry.carbon_g is not None:
-        texts.append(f"{_mass(entry.carbon_g)} CO2e")
+        texts.append(carbon_text(entry.carbon_g))
     if entry.cost is not None:
-        texts.append(_money(entry.cost, entry.currency))
+        texts.append(money_text(entry.cost, entry.currency))
     return ", ".join(texts)
 
 
 def _saved(entry: Entry) -> str:
     """Return what was saved first of all: carbon, else money, else energy; with its interval."""
     if entry.saved_carbon_g is not None:
-        amount, half, ratio = entry.saved_carbon_g, entry.saved_carbon_ci90_g or 0.0, entry.saved_carbon_ratio
-        text, ends = f"{_mass(amount)} CO2e", (_mass(amount - half), _mass(amount + half))
+        text_of: Callable[[float], str] = carbon_text
+        amount, half, ratio = entry.saved_carbon_g, entry.saved_carbon_ci90_g, entry.saved_carbon_ratio
     elif entry.saved_cost is not None:
-        amount, half, ratio = entry.saved_cost, entry.saved_cost_ci90 or 0.0, entry.saved_cost_ratio
-        text = _money(amount, entry.currency)
-        ends = _money(amount - half, entry.currency), _money(amount + half, entry.currency)
+        text_of = partial(money_text, currency=entry.currency)
+        amount, half, ratio = entry.saved_cost, entry.saved_cost_ci90, entry.saved_cost_ratio
     elif entry.saved_energy_j is not None:
-        amount, half, ratio = entry.saved_energy_j, entry.saved_energy_ci90_j or 0.0, entry.saved_energy_ratio
-        text, ends = _energy(amount), (_energy(amount - half), _energy(amount + half))
+        text_of = energy_text
+        amount, half, ratio = entry.saved_energy_j, entry.saved_energy_ci90_j, entry.saved_energy_ratio
     else:
         return TOO_EARLY
     share = "" if ratio is None else f", {100 * ratio:.1f} %"
-    return f"{text}{share} (90 %: {ends[0]} to {ends[1]})"
+    ends = (text_of(amount + sign * (half or 0.0)) for sign in (-1, 1))
+    return f"{text_of(amount)}{share} (90 %: {' to '.join(ends)})"
 
 
 def _slower(entry: Entry) -> str:
@@ -229,21 +231,8 @@ def _slower(entry: Entry) -> str:
     return f"{100 * ratio:.1f} % (90 %: {100 * (ratio - half):.1f} to {100 * (ratio + half):.1f} %)"
 
 
-def _energy(energy_j: float) -> str:
-    energy_kwh = energy_j / JOULES_PER_KWH
-    return f"{energy_kwh:.2f} kWh" if abs(energy_kwh) >= 0.1 else f"{1e3 * energy_kwh:.0f} Wh"  # noqa: PLR2004 — as on a bill
-
-
-def _mass(mass_g: float) -> str:
-    return f"{mass_g / 1e3:.2f} kg" if abs(mass_g) >= 1e3 else f"{mass_g:.0f} g"  # noqa: PLR2004 — a kilogram
-
-
-def _money(cost: float, currency: str | None) -> str:
-    return f"{cost:.2f} {currency or ''}".rstrip()
-
-
 def _print(found: Report, console: Console) -> None:
-    console.print(shown(found.headline), highlight=False, soft_wrap=True)
+    console.print(shown(found.headline), highlight=False, soft_wrap=not console.is_terminal)
     if not found.rows:
         return
     table = plain_table()
@@ -258,8 +247,8 @@ def _print(found: Report, console: Console) -> None:
     for row in found.rows:
         table.add_row(*map(shown, _cells(row)))
     console.print(table)
-    if found.by != "gpu":
-        console.print(shown(found.combined), style="dim", highlight=False, soft_wrap=True)
+    if any(row.measured_runs for row in found.rows):
+        console.print(shown(found.combined), style="dim", highlight=False)
 
 
 def _cells(row: Entry) -> list[str]:

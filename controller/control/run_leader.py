@@ -90,7 +90,7 @@ class RunLeader:
         rules = config.plan.rules_of(run.job)
         self._has_deadline = rules.objective == "deadline"
         self._may_pause = rules.may_pause and not config.plan.observe
-        self._no_pause_until_s = -math.inf
+        self.no_pause_until_s = -math.inf
         self._energy = config.energy
         self._pause_s = config.profiler.pause_s
         self._signal = signal
@@ -147,9 +147,12 @@ class RunLeader:
         """Return the time at each limit, and where the time budget starts: what another controller resumes with."""
         return self.limits.ledger.snapshot(), self.limits.budget_start
 
-    def resume(self, *, ledger: LedgerSnapshot | None, time_budget_start: TimeBudgetStart | None) -> None:
-        """Go on with the time budget of a former controller, or begin a new one, saying which."""
+    def resume(
+        self, *, ledger: LedgerSnapshot | None, time_budget_start: TimeBudgetStart | None, no_pause_until_s: float
+    ) -> None:
+        """Go on with the time budget of a former controller, or begin a new one, saying which; plan no pause before."""
         limits, name = self.limits, self._ranks.name
+        self.no_pause_until_s = max(self.no_pause_until_s, no_pause_until_s)
         limits.budget_start = time_budget_start
         if ledger is None:
             limits.restart_time_budget()
@@ -161,7 +164,7 @@ class RunLeader:
 
     def bar_pauses(self, until_s: float) -> None:
         """Plan no pause until a time [Unix s]: the last one was ended, or never began."""
-        self._no_pause_until_s = until_s
+        self.no_pause_until_s = until_s
         self.limits.drop_pause()
 
     def add_time(self, interval: MeterInterval, gpus: GpusNow) -> None:
@@ -275,7 +278,7 @@ class RunLeader:
             return None
         status, profile = self._ranks.status, self.limits.profile
         is_asked = status.pausable and not self._ranks.is_pool  # the processes of a pool cannot wait for each other
-        may_pause = self._may_pause and is_asked and now.wall_s >= self._no_pause_until_s
+        may_pause = self._may_pause and is_asked and now.wall_s >= self.no_pause_until_s
         idle_power_w = None
         if may_pause and profile is not None:
             idle_power_w = self._books.asked_pause_power_w or USUAL_IDLE_RATIO * profile.fastest.power_w

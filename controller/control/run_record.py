@@ -4,6 +4,7 @@ Meanwhile it is saved on disk, for a controller that comes after this one.
 """
 
 import logging
+import math
 from typing import Literal
 
 import msgspec
@@ -99,7 +100,11 @@ class RunRecord:
         if former is None or self.resumed is not None or not self._ranks.is_resumed:
             return
         self._account.resume(former.account, skips_downtime=self._ranks.is_restarted)
-        self._leader.resume(ledger=former.ledger, time_budget_start=former.time_budget_start)
+        self._leader.resume(
+            ledger=former.ledger,
+            time_budget_start=former.time_budget_start,
+            no_pause_until_s=math.inf if former.no_pause_until_s is None else former.no_pause_until_s,
+        )
         self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
         self.resumed = former
 
@@ -119,6 +124,7 @@ class RunRecord:
             node_pairs=self._follower.looks.pairs,
             books=self._saving.books.stored(),
             is_pool=self._ranks.is_pool,
+            no_pause_until_s=self._leader.no_pause_until_s,
         )
 
     def skip_downtime(self) -> bool:

@@ -5,7 +5,6 @@ controller.
 """
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -32,7 +31,4 @@ def main(arguments: Sequence[str] | None = None, *, without_controller: str = ""
     except KeyboardInterrupt:
         print("stopped on request", file=sys.stderr)
         return 0
-    except BrokenPipeError:  # the reader, such as `head`, has ended; the interpreter must not flush at its end either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return code

@@ -1,9 +1,15 @@
-"""Which words of a command line are its verb, and which verbs need the base install alone."""
+"""The words of a command line that are its verb, the verbs of the base install, and output that nobody reads."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
-from gridchase.__main__ import BASE_VERBS, _verb
+from gridchase.__main__ import BASE_VERBS, _verb, _why_without_controller
+from gridchase.cli.closed_pipe import EXIT_CODE
 from gridchase.cli.verb import _VERBS
+from tests.closed_pipe import closed_pipe
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,21 @@ def test_the_verb_is_the_first_word_that_is_neither_an_option_nor_its_value(word
 
 def test_the_verbs_without_the_controller_are_those_whose_module_is_not_its() -> None:
     assert {entry.name for entry in _VERBS if not entry.module.startswith("controller.")} == set(BASE_VERBS)
+
+
+def test_the_controller_of_this_tree_is_known_as_ours() -> None:
+    assert not _why_without_controller()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["restore", "--help"]], ids=["base", "controller"])
+def test_a_help_that_nobody_reads_ends_without_a_word(words: list[str]) -> None:
+    with closed_pipe() as written:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gridchase", *words],
+            stdout=written,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+            check=False,
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stderr) == (EXIT_CODE, b"")

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from controller.demo.recurrences.jobs import ETA, RecurringJob, sources
 from controller.demo.recurrences.training import TrainedRun
-from controller.demo.recurrences.view import energy_text, hours_text
+from controller.demo.recurrences.view import hours_text
 from controller.demo.runner import VERSION, comparison_table, percent_change, print_notes
 from policies.replay.batch_size.workload import total_consumption
 from policies.service.records import Posterior
+from publishers.training.reporting.amounts import energy_text
 
 _HINTS = """\
 Next: `gridchase policy` is the service, `gridchase up` runs it beside broker and controller, and in the training code

@@ -12,9 +12,9 @@ from rich.text import Text
 from controller.demo.recurrences.jobs import RecurringJob
 from controller.demo.recurrences.training import TrainedRun
 from policies.vocabulary.units import HOUR_S
+from publishers.training.reporting.amounts import energy_text
 
 _BAR: Final = 30
-JOULES_PER_WH: Final = 3_600.0
 _COLUMNS: Final = "{:>3} {:>10}  {:<13} {:>9} {:>9} {:>9}  {}"
 _HEADINGS: Final = ("#", "batch size", "epochs", "energy", "time", "cost/best", "why")
 
@@ -84,12 +84,6 @@ class RecurrencesView:
 
     def _print(self, line: str, style: str) -> None:
         self._console.print(Text(line, style=style), soft_wrap=not self._console.is_terminal)
-
-
-def energy_text(energy_j: float) -> str:
-    """Return an energy for people."""
-    energy_wh = energy_j / JOULES_PER_WH
-    return f"{energy_wh / 1_000:.3g} kWh" if energy_wh >= 1_000 else f"{energy_wh:.3g} Wh"  # noqa: PLR2004 — a kilo
 
 
 def hours_text(duration_s: float) -> str:

@@ -83,13 +83,15 @@ def run_growth(account: RunAccount | None, record: RunEnergy) -> tuple[RunAccoun
 
     A record below what was counted, such as one without the other nodes just after a restart of the leader, adds
     nothing until it has caught up; the final one counts as it is. Values that began anew add to what there was. A
-    record older than the newest was counted already, or its clock was set back: it adds nothing either.
+    record older than the newest was counted already and adds nothing either, unless it has used more: the clock was set
+    back. Where values began anew that cannot be told, and such records wait until the clock has caught up.
     """
     current = run_amounts(record)
     time_s = record.time_s or 0.0
     if account is None:
         account = RunAccount(time_s, {}, {}, {})
-    if not record.final and 0 < account.time_s - time_s < LATE_S:
+    has_used_more = not account.earlier and (current["energy_j"] or 0.0) > (account.counted.get("energy_j") or 0.0)
+    if not (record.final or has_used_more) and 0 < account.time_s - time_s < LATE_S:
         return account, {}
     earlier = account.counted if _is_new_account(account, current, time_s) else account.earlier
     total: Amounts = {

@@ -66,7 +66,7 @@ class LoaderPasses:
     Without a step, batches may be those of validations. So steps are given up only after many of them, after a second
     pass over one loader, or after a minute; where steps were seen before, after more. What was asked for until then is
     counted, if no step was ever seen: without the batches that were skipped at the beginning of a pass, before one was
-    held for as long as a step takes. A pass, or a minute, of such batches is no resumption.
+    held for as long as a step takes, and without passes of nothing else. A minute of such batches is no resumption.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -293,12 +293,9 @@ class LoaderPass:
             self.times.append(asked_ns)
 
     def _finish(self) -> None:
-        """Take note that there are no more batches: where none of a whole pass was held for long, none was skipped."""
+        """Take note that there are no more batches: where none was held for long, the whole pass was skipped."""
         if self.is_skipping:
-            self.is_skipping = False
-            self._count_idle()
-            if self._passes.is_hopeless(self):
-                self._passes.give_up_steps(self)
+            self.n_idle, self._n_read = 0, len(self.times)
 
     def start_paused(self) -> None:
         """Begin to count, if it has only handed out its first batch, since its iteration ends now."""

@@ -5,13 +5,13 @@ evidence of it, and with the half-width of its 90 % interval.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from publishers.messages.holdouts import describe_holdouts
 from publishers.messages.reports import KNOWN_EVIDENCE, SIMULATED, RunEnergy
 from publishers.shared.printable import printable_line
+from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
 from publishers.training.reporting.run_energy import known_ratios
 
 _MAX_DETAIL: Final = 200
@@ -216,11 +216,11 @@ def _incomplete(record: RunEnergy) -> tuple[str, ...]:
 
 def _amounts(summary: RunSummary) -> list[str]:
     """Return what was used: energy, carbon, cost."""
-    amounts = [_scaled((summary.energy_j or 0.0) / 3_600, ("Wh", "kWh", "MWh", "GWh"))]
+    amounts = [energy_text(summary.energy_j or 0.0)]
     if summary.carbon_g is not None:
-        amounts.append(f"{_scaled(summary.carbon_g, ('g', 'kg', 't'))} CO2e")
+        amounts.append(carbon_text(summary.carbon_g))
     if summary.cost is not None:
-        amounts.append(f"{_digits(summary.cost)} {summary.currency or ''}".rstrip())
+        amounts.append(money_text(summary.cost, summary.currency))
     return amounts
 
 
@@ -254,18 +254,3 @@ def _decimals(ci90_ratio: float) -> int:
 def _listed(parts: list[str]) -> str:
     """Return `a`, `a and b`, or `a, b and c`."""
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
-
-
-def _scaled(value: float, units: Sequence[str]) -> str:
-    """Return an amount with three digits, in the largest of the units, each a thousand of the one before."""
-    place = 0
-    while abs(value) >= 999.5 and place < len(units) - 1:  # noqa: PLR2004 — what rounds to a thousand
-        value, place = value / 1_000, place + 1
-    return f"{_digits(value)} {units[place]}"
-
-
-def _digits(value: float) -> str:
-    """Return a number with three significant digits and no exponent: 1.84, 61.2, 0.0123, 1,840."""
-    if value == 0 or abs(value) >= 99.95:  # noqa: PLR2004 — no decimals from a hundred on
-        return f"{value:,.0f}"
-    return format(float(f"{value:.3g}"), ".10f").rstrip("0").rstrip(".")

@@ -1,6 +1,7 @@
 """Checkpoints: the account of a run resumes after a restart of the controller where it can."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -139,6 +140,17 @@ async def test_downtime_is_a_pause(tmp_path: Path) -> None:
         second.limiters[0].state = limit_state()
         await running.train(10)
         assert times_s(second.training_run()) == pytest.approx((active_s + 10, 100), abs=2)
+
+
+@pytest.mark.parametrize("until_s", [1e10, math.inf], ids=["after one that failed", "after a person's word"])
+async def test_a_plan_that_may_not_pause_does_not_after_a_restart_either(tmp_path: Path, until_s: float) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as bench:
+        await running.train(10)
+        bench.training_run().bar_pauses(until_s)
+    async with running.controller() as bench:
+        await running.train(1)
+        assert bench.training_run()._leader.no_pause_until_s == until_s
 
 
 async def test_a_resumed_run_that_ends_at_once_gets_a_final_account(tmp_path: Path) -> None:
@@ -314,12 +326,13 @@ async def test_a_checkpoint_without_optional_fields_is_loaded(tmp_path: Path) ->
     (path,) = await kept(tmp_path, RUN)
     saved = msgspec.json.decode(path.read_bytes())
     del saved["time_budget_start"], saved["ledger"], saved["books"], saved["account"]["signal"]
+    del saved["no_pause_until_s"]
     path.write_bytes(msgspec.json.encode(saved))
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         read = checkpoints.load(RUN)
     assert read is not None
     assert (read.account, read.time_budget_start, read.ledger) == (ACCOUNT, None, None)
-    assert bytes(read.books) == b"null"
+    assert (bytes(read.books), read.no_pause_until_s) == (b"null", 0.0)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b'{"version": 9}', b"[" * 100_000, b"null"])

@@ -255,9 +255,14 @@ def test_how_the_boards_warm_is_stored_and_older_books_do_not_know_it() -> None:
     del older["thermal"]
     resumed.resume(msgspec.Raw(msgspec.json.encode(older)), duration_s=duration_s(course))
     assert (resumed.thermal, resumed.gap) == (ThermalState(), None)
-    damaged = older | {"thermal": {"sums_s": []}}
-    with pytest.raises(ValueError, match="temperature"):
-        RunBooks().resume(msgspec.Raw(msgspec.json.encode(damaged)), duration_s=duration_s(course))
+
+
+@pytest.mark.parametrize("thermal", [{"sums_s": []}, {"slopes": {"n": -1.0}}, "warm"], ids=["short", "below 0", "text"])
+def test_a_damaged_state_of_the_warming_costs_nothing_else(thermal: object, caplog: pytest.LogCaptureFixture) -> None:
+    course, resumed = played(), RunBooks()
+    resumed.resume(spoilt(course.books.stored(), ["thermal"], thermal), duration_s=duration_s(course))
+    assert (resumed.books, resumed.gap, resumed.thermal) == (course.books.books, None, ThermalState())
+    assert "how the GPUs of a run warm is learnt anew" in caplog.text
 
 
 CLOSED: dict[str, Any] = {"books": {"slot_s": HOUR_S}, "curve": None, "pairs": [], "top_power_limit_w": TOP_W}
@@ -354,6 +359,17 @@ def test_what_ran_below_the_top_on_a_dropped_curve_has_no_ratios(limit_w: float,
     course.work(100.0)
     course.books.close(Looks())
     assert course.books.gap == gap
+
+
+def test_a_run_that_never_had_a_curve_was_too_short_whatever_else_changed() -> None:
+    course = Course()
+    course.work(100.0)
+    course.set_limit(200.0, Purpose.PLAN)
+    course.work(100.0)
+    course.books.close(Looks())
+    assert course.books.saving(Looks()) == UnknownSaving(code="too_early", n_looks=0)
+    course.books.curve = CURVE
+    assert course.books.saving(Looks()) == UnknownSaving(code="curve_changed", n_looks=0)
 
 
 def looks_at(power_limit_w: float, *, rate_ratio: float, energy_ratio: float) -> Looks:

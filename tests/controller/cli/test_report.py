@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,6 +17,8 @@ import pytest
 from controller.cli.main import main
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile
+from gridchase.cli.closed_pipe import ended_by_closed_pipe
+from tests.closed_pipe import closed_pipe
 from tests.controller.history.energy_history.records import TOPICS, gpu_message, measured, run_message, run_record
 
 NOON_S = datetime(2026, 11, 5, 12, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
@@ -53,10 +57,41 @@ def test_the_sentence_says_what_was_used_and_saved(database: str, capsys: pytest
     assert main(["report", "--database", database, "--month", "2026-11", "--run", "r1"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("From 2026-11-01 00:00 to ")
-    assert "1 run used 2.50 kWh, 1.00 kg CO2e, and saved 111 g CO2e, 10.0 % (90 %: 89 g to 133 g)" in shown
+    assert "1 run used 2.5 kWh, 1 kg CO2e, and saved 111 g CO2e, 10.0 % (90 %: 88.9 g CO2e to 133 g CO2e)" in shown
     assert "against the same work at the prior limits, for 3.0 % (90 %: 2.6 to 3.4 %) more time." in shown
     assert shown.count("3.0 % (90 %: 2.6 to 3.4 %)") == 2
-    assert "within a job they add up" in shown
+
+
+def test_the_sentence_on_intervals_fits_the_terminal(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["report", "--database", database]) == 0
+    table, _, intervals = capsys.readouterr().out.partition("Intervals are of 90 %. ")
+    assert table
+    assert "within a job they add up" in intervals.replace("\n", " ")
+    assert max(map(len, intervals.splitlines())) <= 80
+
+
+def test_energies_read_as_in_the_line_at_the_end_of_a_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = HistoryFile(tmp_path / "history.sqlite", topics=TOPICS, config=HistoryConfig(), session_s=NOON_S)
+    history.write([run_message(run_record(time_s=NOON_S, duration_s=60.0, energy_j=4_896.0))], now_s=NOON_S)
+    history.close()
+    assert main(["report", "--database", str(tmp_path / "history.sqlite")]) == 0
+    assert "1 run used 1.36 Wh" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", [["--csv"], ["--json"], ["--by", "run"]], ids=["csv", "json", "table"])
+def test_a_reader_that_ends_early_ends_it_as_sigpipe_would(
+    form: list[str], database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closed_pipe() as written:
+        monkeypatch.setattr(sys, "stdout", written)
+        with pytest.raises(SystemExit) as ended, ended_by_closed_pipe():
+            main(["report", "--database", database, *form])
+    assert ended.value.code == 128 + signal.SIGPIPE
 
 
 def test_jobs_are_listed_and_what_is_not_known_is_said(database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +101,9 @@ def test_jobs_are_listed_and_what_is_not_known_is_said(database: str, capsys: py
     (gpt,) = [line for line in shown.splitlines() if "[bold]bob/gpt" in line]
     assert "too early to tell" in gpt
     assert main(["report", "--database", database, "--user", "[bold]bob"]) == 0
-    assert "it is too early to tell what was saved." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "it is too early to tell what was saved." in shown
+    assert "Intervals" not in shown
 
 
 def test_days_are_those_of_the_local_zone_and_add_up(database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +117,7 @@ def test_days_are_those_of_the_local_zone_and_add_up(database: str, capsys: pyte
 def test_gpus_are_counted_with_runs_and_without(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--database", database, "--by", "gpu"]) == 0
     shown = capsys.readouterr().out
-    assert "2 GPUs used 5.00 kWh, with runs and without." in shown
+    assert "2 GPUs used 5 kWh, with runs and without." in shown
     assert "node-a/GPU-1" in shown
     assert main(["report", "--database", database, "--by", "gpu", "--job", "resnet50"]) == 2
     assert "leave out --user, --job and --run" in capsys.readouterr().err

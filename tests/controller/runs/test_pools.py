@@ -1,6 +1,8 @@
 """Processes below one `gridchase run` that compute on one GPU are one run, whose rate is the sum of theirs."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,15 @@ class Workers:
                 self.bench.say("iterations", message, run=f"w{k}")
                 self._sent[k] = n + rate, end_s
 
+    @asynccontextmanager
+    async def at_work(self, *, seconds: int) -> AsyncIterator[None]:
+        """Let all of them begin, one after the other, and make ten iterations a second each for a while."""
+        async with self.bench.working():
+            for k in range(self.n):
+                await self.begin(k)
+            await self.work(dict.fromkeys(range(self.n), 10), seconds=seconds)
+            yield
+
     def numbers(self, run: str = "w0") -> list[int]:
         """Return the ranks of a run that are on its GPU."""
         return sorted(self.bench.training_run(run=run).ranks.members)
@@ -99,10 +110,7 @@ async def test_workers_on_one_gpu_are_one_run_with_the_sum_of_their_rates(tmp_pa
 
 async def test_the_joined_process_is_told_and_its_own_run_leaves_no_record(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=12)
+    async with workers.at_work(seconds=12):
         for k, rank in ((0, 0), (1, 1)):
             (notice,) = [each for each in workers.bench.notices(run=f"w{k}") if each.code == "joined"]
             assert (notice.joined, notice.rank) == ("w0", rank)
@@ -122,30 +130,74 @@ async def test_the_joined_process_is_told_and_its_own_run_leaves_no_record(tmp_p
 
 async def test_one_that_goes_on_alone_keeps_the_gpu(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=5)
+    async with workers.at_work(seconds=5):
         workers.status(0, state="finished")
         workers.bench.gpus[0].pids = frozenset({workers.pid(1)})
         for _ in range(6):
             workers.status(1)
             await workers.work({1: 10}, seconds=10)
         assert workers.router.arbiter.claims.owned == {workers.key(0): {"GPU-0"}}
+        fault = workers.bench.training_run(run="w0").pause_fault
+        assert fault is not None
+        assert fault[0] == "not_pausable", "the run has not ended with its rank 0"
 
 
 async def test_one_that_dies_ends_nothing_for_the_others(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 3)
-    async with workers.bench.working():
-        for k in range(3):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10, 2: 10}, seconds=5)
+    async with workers.at_work(seconds=5):
         workers.status(1, state="lost")
         await workers.work({0: 10, 2: 10}, seconds=30)
         run = workers.bench.training_run(run="w0")
         assert run.ended is None
         assert run.ranks.n_running == 2
         assert run.ranks.slowest.n_iterations == pytest.approx(150 + 600)
+
+
+@pytest.mark.parametrize(
+    ("killed", "last_rank"),
+    [((0,), 1), ((1,), 0), ((0, 1), 1)],
+    ids=["the first", "the joined one", "both"],
+)
+async def test_a_kill_right_after_they_joined_leaves_one_exact_record(
+    tmp_path: Path, killed: tuple[int, ...], last_rank: int
+) -> None:
+    workers, seconds = Workers(tmp_path, 2), 5
+    async with workers.at_work(seconds=1):
+        for k in killed:
+            workers.status(k, state="lost")
+        alive = {k: 10 for k in range(2) if k not in killed}
+        await workers.work(alive, seconds=seconds)
+        for k in alive:
+            workers.status(k, state="finished")
+        await asyncio.sleep(LOST_GRACE_S + 10 * TICK_S)
+        assert not workers.router.runs
+    final = workers.final(0)
+    assert final is not None
+    assert (final.iterations, final.state) == (2 * 10 + len(alive) * seconds * 10, "lost")
+    assert final.last_rank == last_rank
+    assert workers.final(1) is None
+
+
+@pytest.mark.parametrize("iterates", [False, True], ids=["at once", "a second later"])
+async def test_one_that_is_killed_as_it_joins_holds_up_nobody(tmp_path: Path, iterates: bool) -> None:
+    workers = Workers(tmp_path, 2)
+    async with workers.bench.working():
+        await workers.begin(0)
+        await workers.work({0: 10}, seconds=2)
+        workers.status(1)
+        if iterates:
+            await workers.work({0: 10, 1: 10}, seconds=1)
+        workers.status(1, state="lost")
+        await workers.work({0: 10}, seconds=5)
+        assert workers.router.arbiter.claims.owned == {workers.key(0): {"GPU-0"}}
+        workers.status(0, state="finished")
+        await asyncio.sleep(LOST_GRACE_S + 10 * TICK_S)
+        assert not workers.router.runs
+    final = workers.final(0)
+    assert final is not None
+    assert final.iterations == (90 if iterates else 70)
+    other = workers.final(1)
+    assert other is None or (other.iterations, other.energy_j) == (0, 0.0)
 
 
 async def test_a_late_worker_joins_and_what_was_measured_before_is_void(tmp_path: Path) -> None:
@@ -176,10 +228,7 @@ async def test_sixteen_workers_are_one_run(tmp_path: Path) -> None:
 
 async def test_workers_on_gpus_of_their_own_are_runs_of_their_own(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2, boards=(0, 1), n_gpus=2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=5)
+    async with workers.at_work(seconds=5):
         owned = workers.router.arbiter.claims.owned
         assert owned == {workers.key(0): {"GPU-0"}, workers.key(1): {"GPU-1"}}
 
@@ -222,7 +271,7 @@ async def test_a_rank_other_than_0_is_no_process_of_its_own(tmp_path: Path, owne
         await asyncio.sleep(SETTLE_S)
         workers.status(joiner, rank=3 * joiner)
         await asyncio.sleep(SETTLE_S)
-        assert len(workers.router.runs) == 2
+        assert [len(run.ranks.members) for run in workers.router.runs.values()] == [1, 1]
 
 
 async def test_another_rank_of_the_run_of_a_joined_process_is_not_joined_with_it(tmp_path: Path) -> None:
@@ -256,10 +305,8 @@ async def test_the_name_of_a_launch_proves_nothing(tmp_path: Path, proven: int) 
 
 async def test_a_controller_that_is_started_again_joins_them_anew(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=20)
+    async with workers.at_work(seconds=20):
+        pass
     again = Workers(tmp_path, 2)
     again._sent = workers._sent
     async with again.bench.working():
@@ -281,10 +328,7 @@ def restarted(workers: Workers, state_dir: Path, *alive: int) -> Workers:
 
 async def test_a_joined_process_that_is_heard_first_after_a_restart_is_the_rank_it_was(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=40)
+    async with workers.at_work(seconds=40):
         energy_j = workers.bench.training_run(run="w0")._account.totals.energy_j
     again = restarted(workers, tmp_path, 0, 1)
     async with again.bench.working():
@@ -327,10 +371,7 @@ async def test_a_run_with_a_record_is_no_part_of_one_that_is_heard_first_after_a
 
 async def test_one_that_goes_on_alone_after_a_restart_closes_the_record_of_all(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=40)
+    async with workers.at_work(seconds=40):
         workers.status(0, state="finished")
         await workers.work({1: 10}, seconds=20)
         energy_j = workers.bench.training_run(run="w0")._account.totals.energy_j
@@ -354,10 +395,7 @@ async def test_one_that_goes_on_alone_after_a_restart_closes_the_record_of_all(t
 
 async def test_what_a_process_did_that_ended_before_a_restart_still_counts(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 3)
-    async with workers.bench.working():
-        for k in range(3):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10, 2: 10}, seconds=40)
+    async with workers.at_work(seconds=40):
         workers.status(2, state="finished")
         await workers.work({0: 10, 1: 10}, seconds=5)
     again = restarted(workers, tmp_path, 0, 1)
@@ -370,10 +408,7 @@ async def test_what_a_process_did_that_ended_before_a_restart_still_counts(tmp_p
 
 async def test_the_last_of_a_pool_goes_on_with_its_record_after_a_restart(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=20)
+    async with workers.at_work(seconds=20):
         workers.status(1, state="finished")
         await workers.work({0: 10}, seconds=10)
     again = restarted(workers, tmp_path, 0)
@@ -385,10 +420,7 @@ async def test_the_last_of_a_pool_goes_on_with_its_record_after_a_restart(tmp_pa
 
 async def test_a_pool_whose_network_was_away_goes_on_whoever_is_back_first(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=20)
+    async with workers.at_work(seconds=20):
         for k in range(2):
             workers.status(k, state="lost")
         await asyncio.sleep(30.0)
@@ -406,10 +438,7 @@ async def test_a_pool_whose_network_was_away_goes_on_whoever_is_back_first(tmp_p
 
 async def test_one_that_is_back_before_its_pool_is_retired_is_a_rank_of_it(tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2)
-    async with workers.bench.working():
-        for k in range(2):
-            await workers.begin(k)
-        await workers.work({0: 10, 1: 10}, seconds=20)
+    async with workers.at_work(seconds=20):
         for k in range(2):
             workers.status(k, state="lost")
         await asyncio.sleep(LOST_GRACE_S + TICK_S)

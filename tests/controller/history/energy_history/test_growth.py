@@ -22,6 +22,7 @@ from controller.history.energy_history.growth import (
     run_amounts,
     run_growth,
 )
+from policies.vocabulary.units import HOUR_S
 from publishers.messages.reports import RunEnergy
 from tests.controller.history.energy_history.records import machine_zone, measured, run_record
 from tests.fakes import MIDNIGHT_S
@@ -136,11 +137,21 @@ def test_a_price_gives_the_baseline_of_the_cost_by_the_share_that_was_saved() ->
     assert (grown["compared_cost"], grown["baseline_cost"], grown["baseline_carbon_g"]) == (8.0, 10.0, None)
 
 
-def test_a_record_of_a_clock_that_was_set_back_waits_unless_it_was_far_ahead() -> None:
+@pytest.mark.parametrize("back_s", [HOUR_S, LATE_S / 2, LATE_S * 2])
+def test_a_record_that_has_used_more_counts_also_where_the_clock_was_set_back(back_s: float) -> None:
     newest = run_record(time_s=MIDNIGHT_S, duration_s=900.0, energy_j=1e6)
-    after = msgspec.structs.replace(newest, duration_s=930.0, energy_j=2e6)
-    late, far = (msgspec.structs.replace(after, time_s=MIDNIGHT_S - back_s) for back_s in (LATE_S / 2, LATE_S * 2))
-    assert [grown.get("energy_j") for grown in grown_by(newest, late, far)] == [1e6, None, 1e6]
+    after = msgspec.structs.replace(newest, time_s=MIDNIGHT_S - back_s, duration_s=930.0, energy_j=2e6)
+    assert [grown.get("energy_j") for grown in grown_by(newest, after)] == [1e6, 1e6]
+
+
+def test_after_values_began_anew_older_records_wait_unless_the_clock_was_far_ahead() -> None:
+    newest = run_record(time_s=MIDNIGHT_S, duration_s=900.0, energy_j=1e6)
+    anew = msgspec.structs.replace(newest, time_s=MIDNIGHT_S + 5.0, duration_s=5.0, energy_j=1e3)
+    late, far = (
+        msgspec.structs.replace(newest, time_s=MIDNIGHT_S - back_s, energy_j=2e6) for back_s in (60.0, LATE_S * 2)
+    )
+    assert [grown.get("energy_j") for grown in grown_by(newest, anew, late)] == [1e6, 1e3, None]
+    assert grown_by(newest, anew, far)[-1]["energy_j"] == pytest.approx(2e6 - 1e3)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 1e6)), min_size=1))

@@ -59,6 +59,19 @@ def test_quarter_hours_add_up_to_the_run_also_where_a_write_is_repeated(
         assert row["final"]
 
 
+def test_a_clock_that_is_ahead_for_hours_and_set_back_blocks_and_doubles_nothing() -> None:
+    """At 600 s the clock is five hours ahead until it is set back at 1,200 s."""
+    with memory() as connection:
+        for at_s in range(0, 2_400, 60):
+            time_s = MIDNIGHT_S + at_s + (5 * HOUR_S if 600 <= at_s < 1_200 else 0.0)
+            record = run_record(time_s=time_s, duration_s=float(at_s), energy_j=100.0 * at_s)
+            write(connection, run_message(record), gpu_message(time_s, 100.0 * at_s))
+        for table in (RUN_QUARTERS, GPU_QUARTERS):
+            rows = connection.execute(select(table.c.starts_s, table.c.energy_j).order_by(table.c.starts_s)).all()
+            used_j = {round((starts_s - MIDNIGHT_S) / 900): energy_j for starts_s, energy_j in rows}
+            assert used_j == pytest.approx({0: 54e3, 20: 30e3, 21: 30e3, 1: 60e3, 2: 60e3})
+
+
 def test_a_batch_over_several_quarter_hours_counts_once_however_often_it_is_written() -> None:
     runs = [(890.0, 400.0, 1e4), (905.0, 415.0, 2e4), (920.0, 5.0, 1e3)]  # its books were lost in between
     batch = [

@@ -173,8 +173,8 @@ def test_where_steps_are_awaited_and_none_comes_all_that_was_asked_for_counts(
     loop = Loop()
     loop.publisher.recorder.await_steps()
     for _ in loop.loader(3 * MAX_UNSTEPPED):
-        loop.work()
-    assert loop.times_ns() == [1_000] * 3 * MAX_UNSTEPPED
+        loop.work(MS_NS)
+    assert loop.times_ns() == [MS_NS] * 3 * MAX_UNSTEPPED
     assert ["no step of a PyTorch optimizer was seen" in record.message for record in caplog.records] == [True]
 
 
@@ -184,8 +184,8 @@ def test_a_second_pass_without_a_step_shows_that_none_comes() -> None:
     loader = loop.loader(10)
     for _ in range(4):
         for _ in loader:
-            loop.work()
-    assert loop.times_ns() == [1_000] * 40
+            loop.work(MS_NS)
+    assert loop.times_ns() == [MS_NS] * 40
     assert epochs(loop.connection) == {0: 10, 1: 10, 2: 10, 3: 10}
 
 
@@ -218,14 +218,24 @@ def test_skipped_batches_before_a_training_whose_steps_are_not_seen_do_not_count
     assert loop.times_ns() == [MS_NS] * 3 * MAX_UNSTEPPED
 
 
-def test_a_pass_whose_batches_are_all_held_briefly_counts_once_another_one_comes() -> None:
+@pytest.mark.parametrize("are_steps_seen", [True, False])
+def test_whole_passes_that_are_skipped_to_resume_are_no_iterations(are_steps_seen: bool) -> None:
     loop = Loop()
-    loop.publisher.recorder.await_steps()
+    recorder = loop.publisher.recorder
+    recorder.await_steps()
     loader = loop.loader(3 * MAX_UNSTEPPED)
-    for _ in range(2):
+    for epoch in range(6):
         for _ in loader:
-            loop.work()
-    assert loop.times_ns() == [1_000] * 2 * 3 * MAX_UNSTEPPED
+            if epoch < 4:
+                loop.work()
+                continue
+            loop.work(MS_NS)
+            if are_steps_seen:
+                recorder.add_step("optimizer")
+    assert loop.times_ns() == [MS_NS] * 2 * 3 * MAX_UNSTEPPED
+    assert {message.counted_by for message in loop.connection.messages()} == {
+        "optimizer" if are_steps_seen else "loader"
+    }
 
 
 def test_batches_that_are_held_briefly_for_a_minute_count() -> None:
