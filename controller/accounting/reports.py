@@ -186,6 +186,7 @@ def energy_report(
     incomplete: Sequence[str] = (),
     would_save_ratio: float | None = None,
     power_limit_w: float | None = None,
+    speed_ratio: float | None = None,
     reason: Blocked | None = None,
     saving: KnownSaving | UnknownSaving | None = None,
 ) -> RunEnergy:
@@ -209,6 +210,7 @@ def energy_report(
         incomplete=list(incomplete),
         would_save_ratio=would_save_ratio,
         power_limit_w=power_limit_w,
+        speed_ratio=speed_ratio,
         reason=reason.reason if reason else None,
         detail=reason.detail[:MAX_DETAIL] if reason else None,
         final=final,

@@ -349,12 +349,12 @@ class LimitControl:
         """Return the target of the block in which something is tried out, or of a look."""
         if n_block <= FIRST_LOOK:
             detail = "comparing the speed at the highest limit with that at the planned one"
-            return plan.try_target(
-                self._highest(state.settings, "refining", detail), n_block=n_block, now_s=inputs.now_s
-            )
+            highest = replace(self._highest(state.settings, "refining", detail), speed_ratio=1.0)
+            return plan.try_target(highest, n_block=n_block, now_s=inputs.now_s)
         which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
-        sample = posterior_sample(state.refinement.profile, job=self._job, run=self._run, n_block=n_block)
-        return plan.try_out(sample, inputs, n_block=n_block, block_s=state.settings.block_s, which=which)
+        measured, block_s = state.refinement.profile, state.settings.block_s
+        sample = posterior_sample(measured, job=self._job, run=self._run, n_block=n_block)
+        return plan.try_out(sample, inputs, measured=measured, n_block=n_block, block_s=block_s, which=which)
 
 
 def refusal_of(reason: NotProfiledReason) -> str:

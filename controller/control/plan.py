@@ -157,7 +157,9 @@ class PlannedTarget:
         self._later = None
         if decision.scheduled is not None:
             planned_w, from_s = decision.scheduled.power_limit_w, decision.scheduled.from_s
-            target = replace(self._target, power_limit_w=self._requested_w(planned_w, curve))
+            speed_ratio = decision.scheduled.iterations_per_s / curve.fastest.iterations_per_s
+            limit_w = self._requested_w(planned_w, curve)
+            target = replace(self._target, power_limit_w=limit_w, speed_ratio=speed_ratio)
             self._later = _Later(from_s=from_s, planned_w=planned_w, target=target)
         elif decision.pause is not None:
             self._plan_pause(decision, decision.pause, inputs)
@@ -172,14 +174,23 @@ class PlannedTarget:
         later = "electricity is cheaper later" if is_price else "the grid is cleaner later"
         until = f"{datetime.fromtimestamp(pause.ends_s, UTC):%H:%M} UTC"
         why = f"until about {until}: {later}"
-        waiting = replace(self._target, detail=f"paused {why}; {decision.detail}", pause_why=why)
+        waiting = replace(self._target, speed_ratio=None, detail=f"paused {why}; {decision.detail}", pause_why=why)
         is_first = pause.from_s <= inputs.now_s
         self._target, second = (waiting, running) if is_first else (running, waiting)
         from_s = pause.until_s if is_first else pause.from_s
         if from_s < inputs.now_s + self._rules.period_s:
             self._later = _Later(from_s=from_s, planned_w=decision.power_limit_w, target=second)
 
-    def try_out(self, sample: PowerProfile, inputs: PlanInputs, *, n_block: int, block_s: float, which: str) -> Target:
+    def try_out(
+        self,
+        sample: PowerProfile,
+        inputs: PlanInputs,
+        *,
+        measured: PowerProfile,
+        n_block: int,
+        block_s: float,
+        which: str,
+    ) -> Target:
         """Return the target of a short block of time, planned on a possible curve; the next choice is a new plan.
 
         Nothing is held on to, and no two limits share a block: it is over before that pays.
@@ -196,6 +207,7 @@ class PlannedTarget:
             detail=f"exploring a limit that may be the best: {which}",
             job=self._job,
             signal=_signal_text(decision.signal_value, inputs.history, inputs.provenance),
+            speed_ratio=_speed_ratio(posterior_mean(measured), decision.power_limit_w),
         )
         return self.try_target(target, n_block=n_block, now_s=inputs.now_s)
 
@@ -255,6 +267,7 @@ class PlannedTarget:
             detail=f"{provenance.detail}: {detail}" if provenance.detail else detail,
             job=self._job,
             signal=_signal_text(decision.signal_value, inputs.history, provenance),
+            speed_ratio=decision.iterations_per_s / curve.fastest.iterations_per_s,
         )
 
 
@@ -275,6 +288,11 @@ def objective_of(
             return DeadlineObjective(deadline_s=by_s if time_limit_s is None else min(by_s, time_limit_s))
         case "budget":
             return BudgetObjective(budget=rules.budget)
+
+
+def _speed_ratio(curve: PowerProfile, power_limit_w: float) -> float:
+    """Return the rate at a limit, as a share of that at the highest."""
+    return curve.at(power_limit_w)[1] / curve.fastest.iterations_per_s
 
 
 def _signal_text(value: float | None, history: Signal | None, provenance: Provenance) -> str | None:

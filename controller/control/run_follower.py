@@ -230,6 +230,7 @@ class RunFollower:
             detail=_with_source(plan),
             job=self._job,
             signal=plan.signal,
+            speed_ratio=plan.speed_ratio,
         )
 
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:

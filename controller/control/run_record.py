@@ -58,6 +58,7 @@ class RunRecord:
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
         self._mean_power_limit_w: float | None = None
+        self._speed_ratio: float | None = None
         self._is_orphan = not has_checkpoint and history.has_begun(JobKey(run.user, run.job), run.run)
         """Whether a former controller had this run, perhaps at lower limits, and has left no account of it."""
 
@@ -70,7 +71,10 @@ class RunRecord:
         if isinstance(target, Target) and (only_w := self._gpus.only_limit_w()) is not None:
             detail = f"no limit below {only_w:g} W may be set: there is nothing to lower"
             wanted = Blocked(reason="only_limit", detail=detail)
-        self._limit_reason = wanted if is_claim_rejected else self._gpus.why_not_ours() or wanted
+        not_ours = self._gpus.why_not_ours()
+        self._limit_reason = wanted if is_claim_rejected else not_ours or wanted
+        if target is not None or not_ours:
+            self._speed_ratio = target.speed_ratio if isinstance(target, Target) and not not_ours else None
 
     def publish(
         self, state: Literal["running", "finished", "lost", "silent"], incomplete: Sequence[str], *, final: bool = False
@@ -102,6 +106,7 @@ class RunRecord:
             incomplete=incomplete,
             would_save_ratio=self._observed.would_save_ratio if self._observed else None,
             power_limit_w=self._mean_power_limit_w,
+            speed_ratio=self._speed_ratio,
             reason=self._limit_reason,
             saving=self._saving.latest,
         )

@@ -12,6 +12,7 @@ from publishers.messages.codec import (
     Name,
     Number,
     PowerW,
+    Ratio,
     Sentence,
     Text,
     TimeNs,
@@ -73,7 +74,11 @@ class GpuEnergy(Message, frozen=True, kw_only=True):
 
 
 class LimitChange(Message, frozen=True, kw_only=True):
-    """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence."""
+    """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence.
+
+    `speed_ratio` is the rate of the job at this limit over that at the highest it may have, where its curve
+    is known.
+    """
 
     time_s: TimeS
     node: Name | None = None
@@ -87,6 +92,7 @@ class LimitChange(Message, frozen=True, kw_only=True):
     previous_power_limit_w: PowerW | None = None
     job: Name | None = None
     signal: Text | None = None
+    speed_ratio: Ratio | None = None
 
 
 class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,6 +144,7 @@ class RunPlan(Message, frozen=True, kw_only=True):
     power_limit_w: PowerW | None = None
     is_steady: bool = False
     signal: Text | None = None
+    speed_ratio: Ratio | None = None
 
 
 class NodeProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -177,8 +184,9 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
     `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate, where the plan was only
-    observed. `power_limit_w` is the present limit of its GPUs, on average, and `reason` and `detail` say why they have
-    it, as in `LimitChange`; once the run has ended, what they had last. `paused_s` is how long the training waited
+    observed. `power_limit_w` is the present limit of its GPUs, on average, `speed_ratio` the rate that goes with it, as
+    a share of full speed, and `reason` and `detail` say why they have it, as in `LimitChange`; once the run
+    has ended, what they had last. `paused_s` is how long the training waited
     because it was asked to: a part of `duration_s` and, like the energy of that time, not of the baseline.
     `unmeasured_s` is for how long its GPUs could not be read: `energy_j` holds their last power for that time, but
     nothing for the time before they were first read. `ab_…`, in the final record of a whole run, where runs of its job
@@ -221,6 +229,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     paused_s: Amount | None = None
     unmeasured_s: Amount | None = None
     power_limit_w: PowerW | None = None
+    speed_ratio: Ratio | None = None
     reason: Name | None = None
     detail: Sentence | None = None
     ab_runs: Count | None = None

@@ -124,6 +124,13 @@ async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: 
         "100 g/kWh (day.csv)",
         "500 g/kWh (day.csv)",
     ]
+    for change in planned:
+        assert change.power_limit_w is not None
+        assert change.speed_ratio == pytest.approx(
+            slow_rate_per_s(change.power_limit_w) / slow_rate_per_s(PRIOR_W), rel=0.01
+        )
+    running = [energy for energy in site.energies() if energy.reason == "eta_signal"]
+    assert {energy.speed_ratio for energy in running} == {change.speed_ratio for change in planned}
     check_the_carbon(site, gpu, training)
 
 

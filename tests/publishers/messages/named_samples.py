@@ -44,6 +44,13 @@ NAMED: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        LimitChange(time_s=1.7e9, reason="slowdown_signal", detail="200 W", power_limit_w=200.0, speed_ratio=0.9734),
+        (
+            b'{"time_s":1700000000.0,"reason":"slowdown_signal","detail":"200 W","power_limit_w":200.0,"speed_rati'
+            b'o":0.9734}'
+        ),
+    ),
+    (
         ProfileReport(
             time_s=1.7e9,
             user="ada@example.org",
