@@ -24,6 +24,7 @@ from publishers.messages.reports import (
     ProfileReport,
     RunEnergy,
     RunPlan,
+    RunSchedule,
 )
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
@@ -68,6 +69,8 @@ class RunReporter:
         self._ranks = ranks
         self._other_nodes = other_nodes
         self._profile_topic = topics.run(run.key, "profile")
+        self._schedule_topic = topics.run(run.key, "schedule")
+        self._has_schedule = False
         self._plan_topic = topics.plan(run.node, run.key)
         self._energy_topic = topics.run(run.key, "energy")
         self._node_profile_topic = topics.run_on_node(run.key, run.node, "profile")
@@ -93,6 +96,14 @@ class RunReporter:
             batch_size=self._ranks.status.batch_size,
         )
         self._retain(self._profile_topic, self._named(report))
+
+    def publish_schedule(self, schedule: RunSchedule | None) -> None:
+        """Publish what the plan of the run expects; None: clear what was published, as there is no plan any more."""
+        if schedule is not None:
+            self._retain(self._schedule_topic, self._named(schedule))
+        elif self._has_schedule:
+            self._bus.publish(self._schedule_topic, b"", qos=1, retain=True)
+        self._has_schedule = schedule is not None
 
     def publish_plan(self, plan: RunPlan) -> None:
         """Publish the limit that the other nodes of the run are to set; not retained: it holds while it is repeated."""

@@ -21,7 +21,7 @@ from controller.control.curve_learning import (
     posterior_sample,
     with_stalls,
 )
-from controller.control.plan import PlanInputs, PlannedTarget
+from controller.control.plan import MadePlan, PlanInputs, PlannedTarget
 from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
@@ -30,6 +30,7 @@ from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
 from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
+from publishers.messages.reports import RunSchedule
 
 FOLLOW_S = 2.0
 """A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
@@ -184,6 +185,16 @@ class LimitControl:
             case Profiling(sweep=sweep) if profiling.target_power_limit_w(sweep) is None:
                 return "not_steady"
         return None
+
+    @property
+    def made_plan(self) -> MadePlan | None:
+        """Return the plan that the run follows, also in a look; None: it has none."""
+        return self._plan.made if self._plan is not None and isinstance(self.state, Planned) else None
+
+    def schedule(self, made: MadePlan) -> RunSchedule | None:
+        """Return what a plan of this run expects of the hours ahead."""
+        n_looks = self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)
+        return None if self._plan is None else self._plan.schedule(made, n_looks=n_looks)
 
     @property
     def purpose(self) -> Purpose:

@@ -28,7 +28,7 @@ from controller.control.curve_learning import (
 from controller.control.gpu_group import GpuGroup
 from controller.control.limit_control import LimitControl, TimeBudgetStart, refusal_of
 from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
-from controller.control.plan import PlanInputs
+from controller.control.plan import MadePlan, PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
@@ -46,6 +46,8 @@ HELD_OUT: Final = Blocked(
 )
 USUAL_IDLE_RATIO: Final = 0.2
 """What GPUs draw that wait in mid-training, as a share of what they draw at the highest limit, until it is measured."""
+SCHEDULE_PERIOD_S: Final = 60.0
+"""What a plan expects is published no more often."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -95,6 +97,8 @@ class RunLeader:
         self._reporter = reporter
         self._other_nodes = other_nodes
         self._published: tuple[object, ...] = ()
+        self._scheduled: MadePlan | None = None
+        self._scheduled_s = -math.inf
         self._asking: Target | None = None
         self._broadcast = PlanBroadcast(run, reporter=reporter)
         self.limits = LimitControl(
@@ -226,6 +230,7 @@ class RunLeader:
             self._reporter.publish_profile(
                 limits.profile, state=state, reason=reason, gpu_model=gpus.model, n_gpus=len(gpus.uuids)
             )
+        self._publish_schedule(None if is_barred or isinstance(target, Blocked) else limits.made_plan, now_s=now_s)
         if target is not None and self._ranks.is_multi_node and gpus.states():
             self._broadcast.publish(
                 target,
@@ -235,6 +240,15 @@ class RunLeader:
                 wall_s=now_s,
                 now_ns=now_ns,
             )
+
+    def _publish_schedule(self, made: MadePlan | None, *, now_s: float) -> None:
+        """Publish what a new plan expects, once a minute at most; clear that of the last one where there is none."""
+        if made is None:
+            self._scheduled = None
+            self._reporter.publish_schedule(None)
+        elif made is not self._scheduled and abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S:
+            self._scheduled, self._scheduled_s = made, now_s
+            self._reporter.publish_schedule(self.limits.schedule(made))
 
     def _begin(self, rhythm: RunRhythm) -> None:
         """Begin to learn the curve, from a stored one where there is one: that waits until an iteration is known."""

@@ -121,6 +121,47 @@ class ProfileReport(Message, frozen=True, kw_only=True):
     reason: Name | None = None
 
 
+MAX_SCHEDULED: Final = 512
+"""Entries of a schedule: more than a day of steps of five minutes."""
+
+
+class ScheduleEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run is planned to do from a time on, until the next entry begins.
+
+    Where two limits share the time, power and speed are means, and `second_ratio` is the share of the second.
+    """
+
+    starts_s: TimeS
+    power_limit_w: PowerW
+    power_w: PowerW
+    speed_ratio: Ratio
+    second_power_limit_w: PowerW | None = None
+    second_ratio: Ratio | None = None
+    paused_ratio: Ratio | None = None
+
+
+class RunSchedule(Message, frozen=True, kw_only=True):
+    """What the plan of a run expects of the next 24 hours, or of what is left of the run; cleared when it has no plan.
+
+    `expected_slowdown_ratio` is how many times as long as at its highest limit the run will have been active, with the
+    half-width of the 90 % interval: both or neither.
+    """
+
+    time_s: TimeS | None = None
+    user: Text | None = None
+    job: Name | None = None
+    run: Name | None = None
+    objective: Literal["slowdown", "eta", "deadline", "budget"]
+    entries: Annotated[list[ScheduleEntry], Meta(max_length=MAX_SCHEDULED)]
+    until_s: TimeS
+    max_slowdown_ratio: Ratio | None = None
+    deadline_s: TimeS | None = None
+    budget: Amount | None = None
+    expected_end_s: TimeS | None = None
+    expected_slowdown_ratio: Ratio | None = None
+    expected_slowdown_ci90_ratio: Ratio | None = None
+
+
 class RunPlan(Message, frozen=True, kw_only=True):
     """The limit of a run on several nodes, published by the node of rank 0, followed by the others.
 
