@@ -12,7 +12,7 @@ from controller.accounting.ranks import Ranks, RunIdentity
 from controller.ports import Blocked, Bus, Target
 from controller.runtime.clock import Clock
 from policies.savings.counterfactual import NOTHING_SAVED, Saving
-from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, UnknownSaving
+from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g
 from publishers.messages.codec import M, Message, encode
@@ -35,10 +35,14 @@ CHANGED_RATIO = 0.01
 SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost")
 """What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
 
+SPLIT: Final = ("better_limit", "following", "measuring")
+"""The parts of a saving."""
 _NOTHING_KNOWN: Final = dict.fromkeys(
     (
         *("baseline_energy_j", "baseline_carbon_g", "baseline_duration_s", "saved_ratio", "saved_ci90_ratio"),
         *("saved_energy_ratio", "saved_energy_ci90_ratio", "slowdown_ratio", "slowdown_ci90_ratio"),
+        "baseline_cost",
+        *(f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")),
     )
 )
 
@@ -239,12 +243,13 @@ def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> 
     if isinstance(saving, UnknownSaving):
         return msgspec.structs.replace(part, evidence=saving.code)
     found = saving.saving
-    used_g = part.carbon_g
+    split = {} if saving.split is None else _split(found, saving.split)
     return msgspec.structs.replace(
         part,
         evidence="nothing_changed" if saving.is_unchanged else "measured",
         baseline_energy_j=part.energy_j / (1 - found.saved_energy_ratio),
-        baseline_carbon_g=None if used_g is None else _baseline_carbon_g(used_g, found),
+        baseline_carbon_g=_baseline(part.carbon_g, found),
+        baseline_cost=_baseline(part.cost, found),
         baseline_duration_s=part.duration_s / found.slowdown_ratio,
         saved_ratio=found.saved_ratio,
         saved_ci90_ratio=saving.saved_ci90_ratio,
@@ -252,12 +257,21 @@ def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> 
         saved_energy_ci90_ratio=saving.saved_energy_ci90_ratio,
         slowdown_ratio=found.slowdown_ratio,
         slowdown_ci90_ratio=saving.slowdown_ci90_ratio,
+        **split,
     )
 
 
-def _baseline_carbon_g(used_g: float, found: Saving) -> float:
-    """Return the carbon of the same work at the prior limit [g]; the run itself may have used none."""
-    return used_g / (1 - found.saved_ratio) if found.saved_ratio < 1 else carbon_g(found.baseline_signal_energy, 1.0)
+def _split(found: Saving, halves: Split) -> dict[str, float]:
+    """Return the parts of a saving, each with the half-width of its interval, by field."""
+    ratios = {f"saved_{part}_ratio": getattr(found, f"{part}_ratio") for part in SPLIT}
+    return ratios | {f"saved_{part}_ci90_ratio": getattr(halves, f"{part}_ci90_ratio") for part in SPLIT}
+
+
+def _baseline(spent: float | None, found: Saving) -> float | None:
+    """Return the carbon [g] or the cost of the same work at the prior limit; the run itself may have used none."""
+    if spent is None:
+        return None
+    return spent / (1 - found.saved_ratio) if found.saved_ratio < 1 else carbon_g(found.baseline_signal_energy, 1.0)
 
 
 def summed(own: RunEnergy, others: Iterable[RunEnergy]) -> RunEnergy:
@@ -305,6 +319,7 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         evidence="measured",
         baseline_energy_j=energy.baseline,
         baseline_carbon_g=None if total.carbon_g is None else saved.baseline,
+        baseline_cost=None if total.cost is None else saved.baseline,
         baseline_duration_s=total.duration_s / slowest.slowdown_ratio,
         saved_ratio=saved.ratio,
         saved_ci90_ratio=saved.ci90_ratio,
@@ -312,7 +327,19 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         saved_energy_ci90_ratio=energy.ci90_ratio,
         slowdown_ratio=slowest.slowdown_ratio,
         slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
+        **_joint_split(both, [getattr(each, name) for each in both]),
     )
+
+
+def _joint_split(parts: Sequence[RunEnergy], amounts: Sequence[float]) -> dict[str, float | None]:
+    """Return the parts of what several nodes have saved, weighted by their baselines; None where one does not know."""
+    baselines = [each / (1 - (part.saved_ratio or 0.0)) for part, each in zip(parts, amounts, strict=True)]
+    split: dict[str, float | None] = {}
+    for field in (f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")):
+        ratios = [getattr(part, field) for part in parts]
+        weighted = [each * ratio for each, ratio in zip(baselines, ratios, strict=True) if ratio is not None]
+        split[field] = sum(weighted) / sum(baselines) if len(weighted) == len(parts) else None
+    return split
 
 
 class _Joint(NamedTuple):

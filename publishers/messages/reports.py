@@ -220,7 +220,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
 
     `evidence` is a stable code that says how well that is known: with `measured` and `nothing_changed`, baseline,
     savings and slowdown are there, each ratio with the half-width of its 90 % interval (`…_ci90_ratio`); with any other
-    code, or without one, none of them is.
+    code, or without one, none of them is. The parts of `saved_ratio` (better limit, following the grid, measuring) add
+    up to it; they are there where each is known to a point.
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
@@ -264,6 +265,13 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     saved_energy_ci90_ratio: Amount | None = None
     slowdown_ratio: Number | None = None
     slowdown_ci90_ratio: Amount | None = None
+    baseline_cost: Number | None = None
+    saved_better_limit_ratio: Number | None = None
+    saved_better_limit_ci90_ratio: Amount | None = None
+    saved_following_ratio: Number | None = None
+    saved_following_ci90_ratio: Amount | None = None
+    saved_measuring_ratio: Number | None = None
+    saved_measuring_ci90_ratio: Amount | None = None
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
