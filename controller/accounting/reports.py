@@ -140,8 +140,12 @@ class RunReporter:
         return summed(part, self._other_nodes.energies.values() if self._ranks.is_multi_node else ())
 
     def publish_energy(self, part: RunEnergy, whole: RunEnergy | None) -> None:
-        """Publish this node's part and, where it leads the run, the whole."""
-        self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
+        """Publish the whole where this node leads the run and, of a run on several nodes, this node's part.
+
+        The only part of a run would be the whole once more: who adds up all energies would count it twice.
+        """
+        if whole is None or self._ranks.is_multi_node:
+            self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
         if whole is not None:
             self._send_energy(self._energy_topic, self._named(whole))
 
