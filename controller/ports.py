@@ -239,7 +239,9 @@ class Hold(StrEnum):
 class Target:
     """The power limit that a run asks for, and why.
 
-    `pause_why` is why its training is to wait, and until when, in a sentence for its owner; "": it is to iterate.
+    `speed_ratio` is the rate of the run at that limit over its rate at the highest one; None: its curve is not known,
+    or it is to wait. `pause_why` is why its training is to wait, and until when, in a sentence for its owner; "": it is
+    to iterate.
     """
 
     power_limit_w: float
@@ -247,6 +249,7 @@ class Target:
     detail: str
     job: str
     signal: str | None = None
+    speed_ratio: float | None = None
     pause_why: str = ""
 
 

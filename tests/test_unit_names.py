@@ -46,6 +46,7 @@ ALLOWED: Final = {
     "mean": "a signal's mean",
     "maximum": "a signal's maximum",
     "cost": "money; the currency is a field beside it",
+    "baseline_cost": "the same",
     "saved_cost": "the same",
     "saved_cost_ci90": "the half-width of its interval, the same",
     "run_cost": "a job's objective, in J where energy and time are weighed",

@@ -12,7 +12,7 @@ from controller.accounting.ranks import Ranks, RunIdentity
 from controller.ports import Blocked, Bus, Target
 from controller.runtime.clock import Clock
 from policies.savings.counterfactual import NOTHING_SAVED, Saving
-from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, UnknownSaving
+from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g
 from publishers.messages.codec import M, Message, encode
@@ -24,6 +24,7 @@ from publishers.messages.reports import (
     ProfileReport,
     RunEnergy,
     RunPlan,
+    RunSchedule,
 )
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
@@ -34,10 +35,14 @@ CHANGED_RATIO = 0.01
 SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost")
 """What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
 
+SPLIT: Final = ("better_limit", "following", "measuring")
+"""The parts of a saving."""
 _NOTHING_KNOWN: Final = dict.fromkeys(
     (
         *("baseline_energy_j", "baseline_carbon_g", "baseline_duration_s", "saved_ratio", "saved_ci90_ratio"),
         *("saved_energy_ratio", "saved_energy_ci90_ratio", "slowdown_ratio", "slowdown_ci90_ratio"),
+        "baseline_cost",
+        *(f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")),
     )
 )
 
@@ -68,6 +73,8 @@ class RunReporter:
         self._ranks = ranks
         self._other_nodes = other_nodes
         self._profile_topic = topics.run(run.key, "profile")
+        self._schedule_topic = topics.run(run.key, "schedule")
+        self._has_schedule = False
         self._plan_topic = topics.plan(run.node, run.key)
         self._energy_topic = topics.run(run.key, "energy")
         self._node_profile_topic = topics.run_on_node(run.key, run.node, "profile")
@@ -93,6 +100,14 @@ class RunReporter:
             batch_size=self._ranks.status.batch_size,
         )
         self._retain(self._profile_topic, self._named(report))
+
+    def publish_schedule(self, schedule: RunSchedule | None) -> None:
+        """Publish what the plan of the run expects; None: clear what was published, as there is no plan any more."""
+        if schedule is not None:
+            self._retain(self._schedule_topic, self._named(schedule))
+        elif self._has_schedule:
+            self._bus.publish(self._schedule_topic, b"", qos=1, retain=True)
+        self._has_schedule = schedule is not None
 
     def publish_plan(self, plan: RunPlan) -> None:
         """Publish the limit that the other nodes of the run are to set; not retained: it holds while it is repeated."""
@@ -125,8 +140,12 @@ class RunReporter:
         return summed(part, self._other_nodes.energies.values() if self._ranks.is_multi_node else ())
 
     def publish_energy(self, part: RunEnergy, whole: RunEnergy | None) -> None:
-        """Publish this node's part and, where it leads the run, the whole."""
-        self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
+        """Publish the whole where this node leads the run and, of a run on several nodes, this node's part.
+
+        The only part of a run would be the whole once more: who adds up all energies would count it twice.
+        """
+        if whole is None or self._ranks.is_multi_node:
+            self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
         if whole is not None:
             self._send_energy(self._energy_topic, self._named(whole))
 
@@ -186,6 +205,7 @@ def energy_report(
     incomplete: Sequence[str] = (),
     would_save_ratio: float | None = None,
     power_limit_w: float | None = None,
+    speed_ratio: float | None = None,
     reason: Blocked | None = None,
     saving: KnownSaving | UnknownSaving | None = None,
 ) -> RunEnergy:
@@ -209,6 +229,7 @@ def energy_report(
         incomplete=list(incomplete),
         would_save_ratio=would_save_ratio,
         power_limit_w=power_limit_w,
+        speed_ratio=speed_ratio,
         reason=reason.reason if reason else None,
         detail=reason.detail[:MAX_DETAIL] if reason else None,
         final=final,
@@ -226,12 +247,13 @@ def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> 
     if isinstance(saving, UnknownSaving):
         return msgspec.structs.replace(part, evidence=saving.code)
     found = saving.saving
-    used_g = part.carbon_g
+    split = {} if saving.split is None else _split(found, saving.split)
     return msgspec.structs.replace(
         part,
         evidence="nothing_changed" if saving.is_unchanged else "measured",
         baseline_energy_j=part.energy_j / (1 - found.saved_energy_ratio),
-        baseline_carbon_g=None if used_g is None else _baseline_carbon_g(used_g, found),
+        baseline_carbon_g=_baseline(part.carbon_g, found),
+        baseline_cost=_baseline(part.cost, found),
         baseline_duration_s=part.duration_s / found.slowdown_ratio,
         saved_ratio=found.saved_ratio,
         saved_ci90_ratio=saving.saved_ci90_ratio,
@@ -239,12 +261,21 @@ def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> 
         saved_energy_ci90_ratio=saving.saved_energy_ci90_ratio,
         slowdown_ratio=found.slowdown_ratio,
         slowdown_ci90_ratio=saving.slowdown_ci90_ratio,
+        **split,
     )
 
 
-def _baseline_carbon_g(used_g: float, found: Saving) -> float:
-    """Return the carbon of the same work at the prior limit [g]; the run itself may have used none."""
-    return used_g / (1 - found.saved_ratio) if found.saved_ratio < 1 else carbon_g(found.baseline_signal_energy, 1.0)
+def _split(found: Saving, halves: Split) -> dict[str, float]:
+    """Return the parts of a saving, each with the half-width of its interval, by field."""
+    ratios = {f"saved_{part}_ratio": getattr(found, f"{part}_ratio") for part in SPLIT}
+    return ratios | {f"saved_{part}_ci90_ratio": getattr(halves, f"{part}_ci90_ratio") for part in SPLIT}
+
+
+def _baseline(spent: float | None, found: Saving) -> float | None:
+    """Return the carbon [g] or the cost of the same work at the prior limit; the run itself may have used none."""
+    if spent is None:
+        return None
+    return spent / (1 - found.saved_ratio) if found.saved_ratio < 1 else carbon_g(found.baseline_signal_energy, 1.0)
 
 
 def summed(own: RunEnergy, others: Iterable[RunEnergy]) -> RunEnergy:
@@ -292,6 +323,7 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         evidence="measured",
         baseline_energy_j=energy.baseline,
         baseline_carbon_g=None if total.carbon_g is None else saved.baseline,
+        baseline_cost=None if total.cost is None else saved.baseline,
         baseline_duration_s=total.duration_s / slowest.slowdown_ratio,
         saved_ratio=saved.ratio,
         saved_ci90_ratio=saved.ci90_ratio,
@@ -299,7 +331,19 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         saved_energy_ci90_ratio=energy.ci90_ratio,
         slowdown_ratio=slowest.slowdown_ratio,
         slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
+        **_joint_split(both, [getattr(each, name) for each in both]),
     )
+
+
+def _joint_split(parts: Sequence[RunEnergy], amounts: Sequence[float]) -> dict[str, float | None]:
+    """Return the parts of what several nodes have saved, weighted by their baselines; None where one does not know."""
+    baselines = [each / (1 - (part.saved_ratio or 0.0)) for part, each in zip(parts, amounts, strict=True)]
+    split: dict[str, float | None] = {}
+    for field in (f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")):
+        ratios = [getattr(part, field) for part in parts]
+        weighted = [each * ratio for each, ratio in zip(baselines, ratios, strict=True) if ratio is not None]
+        split[field] = sum(weighted) / sum(baselines) if len(weighted) == len(parts) else None
+    return split
 
 
 class _Joint(NamedTuple):

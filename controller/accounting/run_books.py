@@ -358,7 +358,7 @@ class RunBooks:
     def saving(self, looks: Looks) -> KnownSaving | UnknownSaving:
         """Return what the run has saved beside its twin at the top limit, or why that is not known.
 
-        It takes some 10 ms for a day at 20 limits, and up to seconds for six weeks at 128: call it in a thread. Without
+        It takes some 30 ms for a day at 20 limits, and up to seconds for six weeks at 128: call it in a thread. Without
         a curve nothing was saved where the run was at the top limit all the time, and else nothing is known.
 
         Args:

@@ -21,7 +21,7 @@ from controller.control.curve_learning import (
     posterior_sample,
     with_stalls,
 )
-from controller.control.plan import Explore, Look, PlanInputs, PlannedTarget, Probe
+from controller.control.plan import Explore, Look, MadePlan, PlanInputs, PlannedTarget, Probe
 from controller.ports import Target
 from policies import profiling
 from policies.planning import Progress
@@ -30,6 +30,7 @@ from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
 from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
+from publishers.messages.reports import RunSchedule
 
 FOLLOW_S = 2.0
 """A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
@@ -235,6 +236,16 @@ class LimitControl:
         return None
 
     @property
+    def made_plan(self) -> MadePlan | None:
+        """Return the plan that the run follows, also in a look; None: it has none."""
+        return self._plan.made if self._plan is not None and isinstance(self.state, Planned) else None
+
+    def schedule(self, made: MadePlan) -> RunSchedule | None:
+        """Return what a plan of this run expects of the hours ahead."""
+        n_looks = self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)
+        return None if self._plan is None else self._plan.schedule(made, n_looks=n_looks)
+
+    @property
     def _purpose(self) -> Purpose:
         """Return what the limit that was last chosen is for."""
         if self.ledger.is_looking:
@@ -399,11 +410,12 @@ class LimitControl:
                 return plan.choose(measured, inputs)
             case Look() as look:
                 detail = "comparing the speed at the highest limit with that at the planned one"
-                return plan.begin_probe(look, self._highest(settings, "refining", detail), now_s=inputs.now_s)
+                highest = replace(self._highest(settings, "refining", detail), speed_ratio=1.0)
+                return plan.begin_probe(look, highest, now_s=inputs.now_s)
             case Explore(n_block) as block:
                 which = f"measurement {n_block} of {settings.n_blocks} that refine the curve"
                 sample = posterior_sample(measured, job=self._job, run=self._run, n_block=n_block)
-                return plan.explore(sample, inputs, block, block_s=settings.block_s, which=which)
+                return plan.explore(sample, inputs, block, measured=measured, block_s=settings.block_s, which=which)
 
 
 def refusal_of(reason: NotProfiledReason) -> str:

@@ -113,7 +113,7 @@ class PlanBroadcast:
             is_steady: whether the limit comes from the plan, and is not just being measured.
             now: when.
         """
-        power_limit_w, signal = (target.power_limit_w, target.signal) if isinstance(target, Target) else (None, None)
+        chosen = target if isinstance(target, Target) else None
         plan = RunPlan(
             user=self._run.user,
             job=self._run.job,
@@ -126,9 +126,10 @@ class PlanBroadcast:
             detail=target.detail[:MAX_DETAIL],
             gpu_model=gpu_model,
             max_power_limit_w=max_power_limit_w,
-            power_limit_w=power_limit_w,
+            power_limit_w=chosen.power_limit_w if chosen else None,
             is_steady=is_steady,
-            signal=signal,
+            signal=chosen.signal if chosen else None,
+            speed_ratio=chosen.speed_ratio if chosen else None,
         )
         is_due = now.monotonic_ns - self._last_ns >= HEARTBEAT_S * NS_PER_S
         if self._last is None or is_due or _essence(plan) != _essence(self._last):

@@ -26,10 +26,12 @@ from policies.planning import (
     SwitchingRules,
     choose_power_limit,
 )
+from policies.planning.hours_ahead import PlannedMix, hours_ahead
+from policies.savings.interval import MAX_CI90_RATIO, MIN_LOOKS, NORMAL_QUANTILE
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-from publishers.messages.reports import NodeProfile
+from publishers.messages.reports import MAX_SCHEDULED, NodeProfile, RunSchedule, ScheduleEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,22 @@ class _Later:
     target: Target
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MadePlan:
+    """A plan as it was made: the decision, its objective, the curve that it was made on, and what else it rests on."""
+
+    decision: Decision
+    objective: Objective
+    curve: PowerProfile
+    inputs: PlanInputs
+
+
 class PlannedTarget:
-    """The target of the plan, or of a probe that refines the curve, and for how long it holds."""
+    """The target of the plan, or of a probe that refines the curve, and for how long it holds.
+
+    Attributes:
+        made: the latest plan, which holds also while a limit is looked at; None: there is none.
+    """
 
     def __init__(
         self, *, job: str, rules: PlanRules, energy: EnergyConfig, bounds_w: tuple[float, float], n_gpus: int = 1
@@ -117,6 +133,7 @@ class PlannedTarget:
         self._planned_s = 0.0
         self._later: _Later | None = None
         self._current: CurrentLimit | None = None
+        self.made: MadePlan | None = None
 
     @property
     def is_probing(self) -> bool:
@@ -170,19 +187,57 @@ class PlannedTarget:
         if self._current is not None and self._current.since_s > inputs.now_s:  # the clock was stepped back
             self._current = replace(self._current, since_s=inputs.now_s)
         inputs = replace(inputs, slack=self._slack(inputs.slack, probable, joint))
-        decision = self._decide(curve, self._rules, inputs, max_power_w=self._max_power_w(probable, joint))
+        objective = self._objective(inputs, max_power_w=self._max_power_w(probable, joint))
+        decision = self._decide(curve, objective, self._rules, inputs)
         if self._current is None or self._current.power_limit_w != decision.power_limit_w:
             self._current = CurrentLimit(power_limit_w=decision.power_limit_w, since_s=inputs.now_s)
+        self.made = MadePlan(decision=decision, objective=objective, curve=curve, inputs=inputs)
         self._target = self._as_target(decision, curve, inputs)
         self._planned_s = inputs.now_s
         self._later = None
         if decision.scheduled is not None:
             planned_w, from_s = decision.scheduled.power_limit_w, decision.scheduled.from_s
-            target = replace(self._target, power_limit_w=self._requested_w(planned_w, curve))
+            speed_ratio = decision.scheduled.iterations_per_s / curve.fastest.iterations_per_s
+            limit_w = self._requested_w(planned_w, curve)
+            target = replace(self._target, power_limit_w=limit_w, speed_ratio=speed_ratio)
             self._later = _Later(from_s=from_s, planned_w=planned_w, target=target)
         elif decision.pause is not None:
             self._plan_pause(decision, decision.pause, inputs)
         return self._target
+
+    def schedule(self, made: MadePlan, *, n_looks: int) -> RunSchedule:
+        """Return what a plan expects of the hours ahead; how slow the run will have been, only where looks tell it."""
+        now_s, curve, progress, objective = made.inputs.now_s, made.curve, made.inputs.progress, made.objective
+        period_s, fastest_per_s = self._rules.period_s, curve.fastest.iterations_per_s
+        ahead = hours_ahead(made.decision, progress, now_s=now_s, period_s=period_s, fastest_per_s=fastest_per_s)
+        slowdown_ratio = ahead.slowdown_ratio if n_looks >= MIN_LOOKS else None
+        half_ratio = NORMAL_QUANTILE * progress.base_error_ratio * (slowdown_ratio or 0.0)
+        is_known = slowdown_ratio is not None and half_ratio <= MAX_CI90_RATIO
+        return RunSchedule(
+            objective=self._config.objective,
+            entries=[self._entry(each, curve) for each in ahead.mixes[:MAX_SCHEDULED]],
+            until_s=ahead.until_s,
+            max_slowdown_ratio=objective.max_slowdown if isinstance(objective, SlowdownObjective) else None,
+            deadline_s=objective.deadline_s if isinstance(objective, DeadlineObjective) else None,
+            budget=objective.budget if isinstance(objective, BudgetObjective) else None,
+            expected_end_s=ahead.ends_s,
+            expected_slowdown_ratio=slowdown_ratio if is_known else None,
+            expected_slowdown_ci90_ratio=half_ratio if is_known else None,
+        )
+
+    def _entry(self, planned: PlannedMix, curve: PowerProfile) -> ScheduleEntry:
+        low, high, high_ratio = planned.mix
+        is_pause = low.iterations_per_s == 0
+        is_mixed = high is not low and not is_pause
+        return ScheduleEntry(
+            starts_s=planned.starts_s,
+            power_limit_w=self._requested_w((high if is_pause else low).power_limit_w, curve),
+            power_w=planned.power_w,
+            speed_ratio=planned.rate_per_s / curve.fastest.iterations_per_s,
+            second_power_limit_w=self._requested_w(high.power_limit_w, curve) if is_mixed else None,
+            second_ratio=high_ratio if is_mixed else None,
+            paused_ratio=1 - high_ratio if is_pause else None,
+        )
 
     def _plan_pause(self, decision: Decision, pause: PlannedPause, inputs: PlanInputs) -> None:
         """Let the run wait for its part of the period, first or last."""
@@ -193,7 +248,7 @@ class PlannedTarget:
         later = "electricity is cheaper later" if is_price else "the grid is cleaner later"
         until = f"{datetime.fromtimestamp(pause.ends_s, UTC):%H:%M} UTC"
         why = f"until about {until}: {later}"
-        waiting = replace(self._target, detail=f"paused {why}; {decision.detail}", pause_why=why)
+        waiting = replace(self._target, speed_ratio=None, detail=f"paused {why}; {decision.detail}", pause_why=why)
         is_first = pause.from_s <= inputs.now_s
         self._target, second = (waiting, running) if is_first else (running, waiting)
         from_s = pause.until_s if is_first else pause.from_s
@@ -201,24 +256,33 @@ class PlannedTarget:
             self._later = _Later(from_s=from_s, planned_w=decision.power_limit_w, target=second)
 
     def explore(
-        self, sample: PowerProfile, inputs: PlanInputs, probe: Explore, *, block_s: float, which: str
+        self,
+        sample: PowerProfile,
+        inputs: PlanInputs,
+        probe: Explore,
+        *,
+        measured: PowerProfile,
+        block_s: float,
+        which: str,
     ) -> Target:
         """Return the target of a short block of time, planned on a possible curve; the next choice is a new plan.
 
         Nothing is held on to, and no two limits share a block: it is over before that pays.
         """
-        self._target = self._later = self._current = None
+        self._target = self._later = self._current = self.made = None
         rules = SwitchingRules(period_s=block_s, min_dwell_s=block_s, min_gain_ratio=0.0)
         inputs = replace(inputs, slack=None)
         joint = inputs.joint(sample)
         curve = self._fitted(joint)
-        decision = self._decide(curve, rules, inputs, max_power_w=self._max_power_w(sample, joint))
+        objective = self._objective(inputs, max_power_w=self._max_power_w(sample, joint))
+        decision = self._decide(curve, objective, rules, inputs)
         target = Target(
             power_limit_w=self._requested_w(decision.power_limit_w, curve),
             reason="refining",
             detail=f"exploring a limit that may be the best: {which}",
             job=self._job,
             signal=_signal_text(decision.signal_value, inputs.history, inputs.provenance),
+            speed_ratio=_speed_ratio(posterior_mean(measured), decision.power_limit_w),
         )
         return self.begin_probe(probe, target, now_s=inputs.now_s)
 
@@ -243,15 +307,10 @@ class PlannedTarget:
         limits_w = self._n_gpus * self._bounds_w[1] * joint.fastest.power_w / own.fastest.power_w
         return self._energy.pue * (limits_w + self._energy.host_power_w)
 
-    def _decide(
-        self, curve: PowerProfile, rules: SwitchingRules, inputs: PlanInputs, *, max_power_w: float
-    ) -> Decision:
-        started_at_s = inputs.progress.started_at_s
+    def _decide(self, curve: PowerProfile, objective: Objective, rules: SwitchingRules, inputs: PlanInputs) -> Decision:
         return choose_power_limit(
             profile=curve,
-            objective=objective_of(
-                self._config, started_at_s=started_at_s, max_power_w=max_power_w, time_limit_s=inputs.time_limit_s
-            ),
+            objective=objective,
             rules=rules,
             history=inputs.history,
             forecast=inputs.forecast,
@@ -259,6 +318,12 @@ class PlannedTarget:
             progress=inputs.progress,
             current=self._current,
             slack=inputs.slack,
+        )
+
+    def _objective(self, inputs: PlanInputs, *, max_power_w: float) -> Objective:
+        started_at_s = inputs.progress.started_at_s
+        return objective_of(
+            self._config, started_at_s=started_at_s, max_power_w=max_power_w, time_limit_s=inputs.time_limit_s
         )
 
     def _requested_w(self, chosen_w: float, curve: PowerProfile) -> float:
@@ -278,6 +343,7 @@ class PlannedTarget:
             detail=f"{provenance.detail}: {detail}" if provenance.detail else detail,
             job=self._job,
             signal=_signal_text(decision.signal_value, inputs.history, provenance),
+            speed_ratio=decision.iterations_per_s / curve.fastest.iterations_per_s,
         )
 
 
@@ -298,6 +364,11 @@ def objective_of(
             return DeadlineObjective(deadline_s=by_s if time_limit_s is None else min(by_s, time_limit_s))
         case "budget":
             return BudgetObjective(budget=rules.budget)
+
+
+def _speed_ratio(curve: PowerProfile, power_limit_w: float) -> float:
+    """Return the rate at a limit, as a share of that at the highest."""
+    return curve.at(power_limit_w)[1] / curve.fastest.iterations_per_s
 
 
 def _signal_text(value: float | None, history: Signal | None, provenance: Provenance) -> str | None:

@@ -227,6 +227,7 @@ class RunFollower:
             detail=_with_source(plan),
             job=self._job,
             signal=plan.signal,
+            speed_ratio=plan.speed_ratio,
         )
 
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now: Now) -> None:

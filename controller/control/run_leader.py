@@ -34,7 +34,7 @@ from controller.control.limit_control import (
     refusal_of,
 )
 from controller.control.multi_node import NodeShare, PlanBroadcast
-from controller.control.plan import PlanInputs
+from controller.control.plan import MadePlan, PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
@@ -52,6 +52,8 @@ HELD_OUT: Final = Blocked(
 )
 USUAL_IDLE_RATIO: Final = 0.2
 """What GPUs draw that wait in mid-training, as a share of what they draw at the highest limit, until it is measured."""
+SCHEDULE_PERIOD_S: Final = 60.0
+"""What a plan expects is published no more often."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -101,6 +103,8 @@ class RunLeader:
         self._reporter = reporter
         self._other_nodes = other_nodes
         self._published: tuple[object, ...] = ()
+        self._scheduled: MadePlan | None = None
+        self._scheduled_s = -math.inf
         self._asking: Target | None = None
         self._broadcast = PlanBroadcast(run, reporter=reporter)
         self.limits = LimitControl(
@@ -242,6 +246,7 @@ class RunLeader:
             self._reporter.publish_profile(
                 limits.profile, state=state, reason=reason, gpu_model=gpus.model, n_gpus=len(gpus.uuids)
             )
+        self._publish_schedule(None if is_barred or isinstance(target, Blocked) else limits.made_plan, now_s=now.wall_s)
         if target is not None and self._ranks.is_multi_node and gpus.states():
             self._broadcast.publish(
                 target,
@@ -250,6 +255,15 @@ class RunLeader:
                 is_steady=isinstance(target, Target) and self.is_steady,
                 now=now,
             )
+
+    def _publish_schedule(self, made: MadePlan | None, *, now_s: float) -> None:
+        """Publish what a new plan expects, once a minute at most; clear that of the last one where there is none."""
+        if made is None:
+            self._scheduled = None
+            self._reporter.publish_schedule(None)
+        elif made is not self._scheduled and abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S:
+            self._scheduled, self._scheduled_s = made, now_s
+            self._reporter.publish_schedule(self.limits.schedule(made))
 
     def _curve_start(self) -> CurveStart | None:
         """Return from what the curve is learnt; None: a stored one waits until it is known what an iteration is."""

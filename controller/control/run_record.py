@@ -74,6 +74,7 @@ class RunRecord:
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
         self._mean_power_limit_w: float | None = None
+        self._speed_ratio: float | None = None
         self._checkpoints = checkpoints
         self.resumed: RunCheckpoint | None = None
         self._former = former
@@ -92,7 +93,10 @@ class RunRecord:
         if isinstance(target, Target) and (only_w := self._gpus.only_limit_w()) is not None:
             detail = f"no limit below {only_w:g} W may be set: there is nothing to lower"
             wanted = Blocked(reason="only_limit", detail=detail)
-        self._limit_reason = wanted if is_claim_rejected else self._gpus.why_not_ours() or wanted
+        not_ours = self._gpus.why_not_ours()
+        self._limit_reason = wanted if is_claim_rejected else not_ours or wanted
+        if target is not None or not_ours:
+            self._speed_ratio = target.speed_ratio if isinstance(target, Target) and not not_ours else None
 
     def resume(self) -> None:
         """Go on with the checkpoint of a former controller, once its processes have shown to be those of the run."""
@@ -170,6 +174,7 @@ class RunRecord:
             incomplete=self._incomplete(),
             would_save_ratio=self._observe_mode.would_save_ratio if self._observe_mode else None,
             power_limit_w=self._mean_power_limit_w,
+            speed_ratio=self._speed_ratio,
             reason=self._limit_reason,
             saving=self._saving.latest,
         )

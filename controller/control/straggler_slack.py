@@ -1,7 +1,7 @@
 """Lowers the limit of GPUs that wait for a slower one of the same run.
 
 Slack depends on the limit of the run, and plans alternate between a few limits; so this keeps one state of
-`policies.planning.straggler_slack`, which decides, for each of the latest limits.
+`policies.planning.slack.straggler`, which decides, for each of the latest limits.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from controller.accounting.meter_intervals import MeterInterval
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Target
 from controller.runtime.clock import NS_PER_S
-from policies.planning.straggler_slack import (
+from policies.planning.slack.straggler import (
     SlackState,
     StragglerRules,
     advance_slack,

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Literal
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -105,18 +106,32 @@ class Snapshot:
         return doubts + [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
 
+class Liveness(msgspec.Struct, frozen=True, kw_only=True):
+    """The process lives."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the controller can do its work: what keeps it from that, and what is to be known, a sentence each."""
+
+    ready: bool
+    troubles: list[str]
+    notes: list[str]
+
+
 def health_routes(snapshot: Callable[[], Snapshot]) -> list[Route]:
     """Return the routes of health and metrics; each request takes a snapshot."""
     registry = CollectorRegistry()
     registry.register(_Metrics(snapshot))
 
     async def healthz(_request: web.Request, _client: str) -> web.Response:
-        return json_response({"status": "ok"})
+        return json_response(Liveness())
 
     async def readyz(_request: web.Request, _client: str) -> web.Response:
         now = snapshot()
         troubles = now.troubles()
-        answer = {"ready": not troubles, "troubles": troubles, "notes": now.notes()}
+        answer = Readiness(ready=not troubles, troubles=troubles, notes=now.notes())
         return json_response(answer, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK)
 
     async def metrics(_request: web.Request, _client: str) -> web.Response:

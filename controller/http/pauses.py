@@ -9,7 +9,7 @@ POST /v1/jobs/{user}/{job}/runs/{run}/resume     {"why": "…"}
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from typing import Annotated, Final, TypeVar
 
@@ -18,7 +18,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.errors import PauseRefusedError
-from controller.ports import Pauses
+from controller.ports import Pauses, PauseState
 from publishers.messages.topics import RunKey
 from publishers.shared.http.problems import ProblemError
 from publishers.shared.http.requests import BODY_TIMEOUT_S, path_name, path_user, read_json
@@ -45,12 +45,21 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     why: Annotated[str, Meta(max_length=256)] = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun(PauseState):
+    """A run that trains on this node, and what is known of its pauses."""
+
+    user: str
+    job: str
+    run: str
+
+
 def pause_routes(pauses: Pauses, authenticate: Authenticate) -> list[Route]:
     """Return the routes by which people ask for pauses."""
     limit = ConcurrencyLimit(n_at_once=4, n_waiting=16)
 
     async def list_runs(_request: web.Request, _client: str) -> web.Response:
-        return json_response([msgspec.to_builtins(state) | key._asdict() for key, state in pauses.runs().items()])
+        return json_response([ListedRun(**asdict(state), **key._asdict()) for key, state in pauses.runs().items()])
 
     async def show(request: web.Request, _client: str) -> web.Response:
         return json_response(pauses.state_of(_key_of(request)))

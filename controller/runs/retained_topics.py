@@ -14,6 +14,8 @@ from publishers.messages.codec import DecodeError, decode
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus
 
+LEADER_LEAVES = ("profile", "schedule", "energy")
+"""What the leader retains of a run; the schedule, where it was killed before it could clear it."""
 LEADER_AFTER_S = 3_600.0
 ANYBODY_AFTER_S = 86_400.0
 SWEEP_EVERY_S = 86_400.0
@@ -66,7 +68,7 @@ class RetainedTopics:
     def _clear(self, key: RunKey, run: _RetainedRun) -> None:
         topics = [self._topics.rank(self._boot_id, key, rank, "status") for rank in run.is_running]
         if 0 in run.is_running:
-            topics += [self._topics.run(key, leaf) for leaf in ("profile", "energy")]
+            topics += [self._topics.run(key, leaf) for leaf in LEADER_LEAVES]
         topics += [self._topics.run_on_node(key, self._node, leaf) for leaf in ("profile", "energy")]
         for topic in topics:
             self._bus.publish(topic, b"", qos=1, retain=True)
@@ -112,5 +114,5 @@ class HostSweep:
             self._n_cleared += 1
             self._bus.publish(topic, b"", qos=1, retain=True)
             if parsed.rank == 0:
-                for leaf in ("profile", "energy"):
+                for leaf in LEADER_LEAVES:
                     self._bus.publish(self._topics.run(parsed.run, leaf), b"", qos=1, retain=True)

@@ -279,6 +279,7 @@ class TrainingRun:
                 await self._control_until_end()
                 saving.cancel()
         finally:
+            self._reporter.publish_schedule(None)
             if self._has_left:
                 self._checkpoints.delete(self.identity)
             elif self.ended is None:  # the controller stops: what is known so far is not lost

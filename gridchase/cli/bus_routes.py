@@ -34,6 +34,7 @@ _LOSSES: Final = {
     "energy": "dashboards do not see it",
     "limit": "dashboards do not see it",
     "profile": "dashboards do not see it",
+    "schedule": "dashboards do not see it",
     "plan": "the other nodes of a run do not follow its plan",
     "carbon": "nobody else sees the signal",
     "price": "nobody else sees the signal",
@@ -89,7 +90,7 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str) -> list[
     now_s, note = time.time(), msgspec.json.encode(_NOTE)
     limit = LimitChange(time_s=now_s, reason="check", detail="sent by gridchase check")
     profile = ProfileReport(state="waiting", gpu_model="", n_gpus=0, points=[])
-    run_topics = {leaf: topics.run(key, leaf) for leaf in ("profile", "energy", "notice", "command")}
+    run_topics = {leaf: topics.run(key, leaf) for leaf in ("profile", "schedule", "energy", "notice", "command")}
     parts = {leaf: topics.run_on_node(key, node, leaf) for leaf in ("energy", "profile")}
     gpu_topics = {leaf: topics.gpu(node, gpu_uuid, leaf) for leaf in ("energy", "limit")}
     routes = [
@@ -102,7 +103,7 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str) -> list[
         ),
         *(
             Route(topic=run_topics[leaf], writer=NODE, readers=_to_training(run_topics[leaf]), payload=note)
-            for leaf in ("energy", "notice", "command")
+            for leaf in ("schedule", "energy", "notice", "command")
         ),
         *(
             Route(topic=topic, writer=NODE, readers={NODE: topics.part_filter(leaf, run=key)}, payload=note)

@@ -9,7 +9,8 @@ The first three come down to a required mean rate (`required_rate`), which the o
 turns into a rate for now (`dispatch`), and that into one limit, or a duty cycle of two adjacent ones (`duty_cycle`).
 What is missing (a signal, a fresh one, a day of history, the length of the run) is a reason in the decision, not an
 error. A run with a deadline may have time to spare: `slack` leaves work of dear hours to cheaper ones, below the
-energy-minimal limit, or paused. `straggler_slack` lowers single GPUs of a run that wait for a slower one.
+energy-minimal limit, or paused; and `slack.straggler` lowers single GPUs of a run that wait for a slower one. What the
+plan expects of the next hours is read from it, without planning again (`hours_ahead`).
 """
 
 from policies.planning.choose import choose_power_limit
@@ -22,6 +23,7 @@ from policies.planning.objectives import (
     Objective,
     PlannedPause,
     Progress,
+    RatesAhead,
     ScheduledLimit,
     SlackOptions,
     SlowdownObjective,
@@ -37,6 +39,7 @@ __all__ = [
     "Objective",
     "PlannedPause",
     "Progress",
+    "RatesAhead",
     "ScheduledLimit",
     "SlackOptions",
     "SlowdownObjective",

@@ -1,6 +1,7 @@
 """Chooses the power limit: objective and progress to a required rate, dispatch, limits, and hysteresis."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, assert_never
 
@@ -18,6 +19,7 @@ from policies.planning.objectives import (
     Objective,
     PlannedPause,
     Progress,
+    RatesAhead,
     SlackOptions,
     SlowdownObjective,
     SwitchingRules,
@@ -55,6 +57,19 @@ class _Schedule(NamedTuple):
     def rate_per_s(self) -> float:
         """Return the mean rate of the present period [1/s]."""
         return sum(dispatch.rate_per_s for _, dispatch in self.parts) / len(self.parts)
+
+    def ahead(self) -> RatesAhead:
+        """Return the rates of all of it; where parts overlap, their mean."""
+        (merit_order, dispatch), *others = self.parts
+        rates_per_s = merit_order.rates_per_s(dispatch)
+        for other, part in others:
+            n = len(part.dispatched_per_s)
+            rates_per_s[:n] = (rates_per_s[:n] + other.rates_per_s(part)) / 2
+        outlook = merit_order.outlook
+        hulls = [merit_order.hull] * len(rates_per_s)
+        return RatesAhead(
+            durations_s=outlook.durations_s, rates_per_s=rates_per_s, hulls=hulls, timed_s=outlook.timed_s
+        )
 
     def avoided_cost(self, surplus_per_s: float) -> float:
         """Return the later cost that a surplus rate in the present period avoids [the signal's unit times W]."""
@@ -159,7 +174,7 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         detail = f"the number of remaining iterations is unknown, so the {name} cannot be planned"
         return _decision(inputs, DutyCycle(first=chosen), None, "length_unknown", detail)
     if isinstance(objective, DeadlineObjective) and (choice := _slack_choice(inputs, required)) is not None:
-        return _decision(inputs, choice.cycle, None, choice.reason, choice.detail, choice.pause)
+        return _decision(inputs, choice.cycle, None, choice.reason, choice.detail, choice.pause, choice.ahead)
     schedule = _schedule(merit_order, required.mean_per_s, inputs.progress.expected_left_iterations)
     lowest_per_s, highest_per_s = required.wanted_per_s
     if inputs.value is not None and inputs.value < 0:  # who earns by running fast now has time to spend it later
@@ -185,7 +200,7 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
     else:
         reason = f"{name}_{'static' if merit_order.outlook.is_flat else 'signal'}"
         held = _held_limit(inputs, schedule, (rate_per_s, required.maximum_now_per_s))
-    return _decision(inputs, cycle, held, reason, detail)
+    return _decision(inputs, cycle, held, reason, detail, ahead=schedule.ahead)
 
 
 def _slack_choice(inputs: _PlanInputs, required: RequiredRate) -> SlackChoice | None:
@@ -282,6 +297,7 @@ def _decision(
     reason: str,
     detail: str,
     pause: PlannedPause | None = None,
+    ahead: Callable[[], RatesAhead] | None = None,
 ) -> Decision:
     """Return the decision: the duty cycle, or the current limit if it may stay and a change is not worth it yet."""
     rules, value = inputs.rules, inputs.value
@@ -307,4 +323,5 @@ def _decision(
         signal_value=value,
         scheduled=scheduled,
         pause=pause,
+        ahead=ahead,
     )

@@ -95,6 +95,11 @@ class MeritOrder:
             dispatched_per_s=dispatched,
         )
 
+    def rates_per_s(self, dispatch: Dispatch) -> Values:
+        """Return the mean rate while each value of the outlook holds, shape (n_values,) [1/s]."""
+        slowest_per_s, _ = self._slowest
+        return np.asarray(slowest_per_s + dispatch.dispatched_per_s.sum(axis=1) / self._weights)
+
     def avoided_cost(self, dispatch: Dispatch, surplus_per_s: float) -> float:
         """Return the later cost that a surplus rate in the present period avoids [the signal's unit times W].
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,26 @@ class DutyCycle:
         return any(point is not None and point.power_limit_w == power_limit_w for point in (self.first, self.second))
 
 
+class Mix(NamedTuple):
+    """Two adjacent limits of a hull that share a time, and the share of the upper one; of one limit alone both are."""
+
+    low: ProfilePoint
+    high: ProfilePoint
+    high_ratio: float
+
+
+def mix_for(hull: Hull, rate_per_s: float) -> Mix:
+    """Return the limits of a hull whose mean rate is `rate_per_s`, or the nearest one that it has."""
+    rates_per_s = hull.iterations_per_s
+    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - ROUNDING_RATIO)))
+    if upper == 0 or upper == len(rates_per_s):
+        point = hull.points[min(upper, len(rates_per_s) - 1)]
+        return Mix(point, point, 0.0)
+    low, high = hull.points[upper - 1], hull.points[upper]
+    spread_per_s = high.iterations_per_s - low.iterations_per_s
+    return Mix(low, high, min((rate_per_s - low.iterations_per_s) / spread_per_s, 1.0))
+
+
 def duty_cycle_for(
     hull: Hull,
     rate_per_s: float,
@@ -61,13 +81,10 @@ def duty_cycle_for(
     end. Where the slower limit would come first and last too long for that, its part is made shorter, as long as the
     mean does not exceed `maximum_per_s`; else the faster one comes first.
     """
-    rates_per_s = hull.iterations_per_s
-    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - ROUNDING_RATIO)))
-    if upper == 0 or upper == len(rates_per_s):
-        return DutyCycle(first=hull.points[min(upper, len(rates_per_s) - 1)])
-    low, high = hull.points[upper - 1], hull.points[upper]
+    low, high, share_ratio = mix_for(hull, rate_per_s)
+    if low is high:
+        return DutyCycle(first=low)
     low_per_s, spread_per_s = low.iterations_per_s, high.iterations_per_s - low.iterations_per_s
-    share_ratio = min((rate_per_s - low_per_s) / spread_per_s, 1.0)
     minimum_ratio = (minimum_per_s - low_per_s) / spread_per_s
     least_part_ratio = 1.0 if spread_per_s <= CLOSE_RATIO * low_per_s else rules.min_dwell_s / rules.period_s
     fast_first_ratio = _feasible_share_ratio(

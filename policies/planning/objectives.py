@@ -1,8 +1,10 @@
 """The records of planning: objectives, inputs, and the decision."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from policies.planning.run_length import GuessedLength
+from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.units import Values
 
 
@@ -170,6 +172,23 @@ class PlannedPause:
     ends_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RatesAhead:
+    """The rates of the whole plan that a decision is the first period of.
+
+    Attributes:
+        durations_s: how long each rate is planned for, shape (n,); the first one from now on [s].
+        rates_per_s: the mean rates, shape (n,) [1/s].
+        hulls: of which two neighbours are mixed to each rate, n of them.
+        timed_s: for how long, from now on, each rate is planned at its own time; the later ones in any order [s].
+    """
+
+    durations_s: Values
+    rates_per_s: Values
+    hulls: Sequence[Hull]
+    timed_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A power limit and why.
@@ -183,6 +202,8 @@ class Decision:
         signal_value: the signal now, or None without one.
         scheduled: the limit of the rest of the period, or None if the first one lasts for all of it.
         pause: when the run is to be paused in the period; None: it is not.
+        ahead: returns the rates of the plan that it is a part of, when they are asked for: few are; None where only the
+            present was decided.
     """
 
     power_limit_w: float
@@ -193,3 +214,4 @@ class Decision:
     signal_value: float | None
     scheduled: ScheduledLimit | None = None
     pause: PlannedPause | None = None
+    ahead: Callable[[], RatesAhead] | None = field(default=None, compare=False)

@@ -94,6 +94,11 @@ class Saving:
         return self._baseline_ratio(self.first_pass_signal_energy)
 
     @property
+    def measuring_ratio(self) -> float:
+        """Return the share that looks and the first pass have saved: measuring costs, mostly."""
+        return self.looks_ratio + self.first_pass_ratio
+
+    @property
     def saved_energy_ratio(self) -> float:
         """Return the share of the baseline's energy that was saved."""
         return 1 - self.energy_j / self.baseline_energy_j if self.baseline_energy_j > 0 else 0.0
@@ -214,6 +219,13 @@ class Counterfactual:
             duration_s=(works_s + self._pauses_s[:, None]).sum(axis=0),
             signal_energy=(values[0] * works_j + values[1] * pauses_j).sum(axis=0),
         )
+
+    def parts(self, rate_ratios: Values, energy_ratios: Values) -> Values:
+        """Return what following, looks and first pass have saved under each set of ratios of the known limits.
+
+        The ratios have the shape (d, n_known), what is returned (d, 3) [J times the signal's unit].
+        """
+        return np.array([self._parts(*each) for each in zip(rate_ratios, energy_ratios, strict=True)])
 
     def saving(self) -> Saving:
         """Return what was saved, by the ratios as they are."""

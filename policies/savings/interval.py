@@ -15,10 +15,10 @@ those at which it does the work.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -42,12 +42,22 @@ N_PAIRS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The half-widths of the 90 % intervals of the parts of a saving, as shares of the baseline."""
+
+    better_limit_ci90_ratio: float = 0.0
+    following_ci90_ratio: float = 0.0
+    measuring_ci90_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSaving:
     """What a run has saved, with its 90 % intervals.
 
     Attributes:
         saving: the estimate.
         saved_ci90_ratio, saved_energy_ci90_ratio, slowdown_ci90_ratio: the half-widths of the intervals of its ratios.
+        split: those of its parts; None: one of them is not known to a point.
         is_unchanged: whether the run did what it would have done without us: it has saved nothing, by construction.
     """
 
@@ -55,6 +65,7 @@ class KnownSaving:
     saved_ci90_ratio: float = 0.0
     saved_energy_ci90_ratio: float = 0.0
     slowdown_ci90_ratio: float = 0.0
+    split: Split | None = Split()
     is_unchanged: bool = False
 
 
@@ -126,8 +137,12 @@ def estimate_saving(
     is_at_top = all(part.is_at_top for _, part in parts)
     if n_looks < MIN_LOOKS and not is_at_top:
         return UnknownSaving(code="too_early", n_looks=n_looks)
-    twins = [_twins_by_errors(part, segment) for segment, part in parts]
-    return _with_intervals(total, twins, [_twins_by_shared_error(part) for _, part in parts], n_looks, is_at_top)
+    found = [_under_errors(part, segment) for segment, part in parts]
+    shared = [_under_shared_error(part) for _, part in parts]
+    known = _with_intervals(total, [each.twins for each in found], [each.twins for each in shared], n_looks, is_at_top)
+    if isinstance(known, UnknownSaving):
+        return known
+    return replace(known, split=_split(total, found, shared, is_at_top=is_at_top))
 
 
 def _with_intervals(
@@ -170,8 +185,39 @@ def correlation_of(covariance: Values) -> Values:
     return np.asarray(covariance * np.outer(scale, scale))
 
 
-def _twins_by_errors(counterfactual: Counterfactual, segment: Segment) -> Twins:
-    """Return the twin at each point of the design, under the errors of the ratios there."""
+class _Found(NamedTuple):
+    """The twins of a part of a run under d sets of ratios, and the parts of its saving there, shape (d, 3)."""
+
+    twins: Twins
+    parts: Values
+
+
+def _found(counterfactual: Counterfactual, rate_ratios: Values, energy_ratios: Values) -> _Found:
+    return _Found(counterfactual.twins(rate_ratios, energy_ratios), counterfactual.parts(rate_ratios, energy_ratios))
+
+
+def _split(total: Saving, found: Sequence[_Found], shared: Sequence[_Found], *, is_at_top: bool) -> Split | None:
+    """Return the intervals of the parts of a saving: of each, in its own error and in that of the baseline."""
+    halves = []
+    for ratio, of_baseline, of_parts in (
+        (total.better_limit_ratio, 1.0, (-1.0, -1.0, -1.0)),
+        (total.following_ratio, 0.0, (1.0, 0.0, 0.0)),
+        (total.measuring_ratio, 0.0, (0.0, 1.0, 1.0)),
+    ):
+        errors, shifts = (
+            [(of_baseline - ratio) * each.twins.signal_energy + each.parts @ of_parts for each in each_part]
+            for each_part in (found, shared)
+        )
+        shift = sum(float(each[1] - each[0]) for each in shifts)
+        error_ratio = math.hypot(*(each.std() for each in errors), shift) / total.baseline_signal_energy
+        halves.append(NORMAL_QUANTILE * math.hypot(error_ratio, 0.0 if is_at_top else LUCK_RATIO))
+    if max(halves) > MAX_CI90_RATIO:
+        return None
+    return Split(better_limit_ci90_ratio=halves[0], following_ci90_ratio=halves[1], measuring_ci90_ratio=halves[2])
+
+
+def _under_errors(counterfactual: Counterfactual, segment: Segment) -> _Found:
+    """Return twin and parts at each point of the design, under the errors of the ratios there."""
     known = counterfactual.known
     rates = np.array([each.rate_ratio for each in known])
     energies = np.array([each.energy_ratio for each in known])
@@ -184,18 +230,19 @@ def _twins_by_errors(counterfactual: Counterfactual, segment: Segment) -> Twins:
         root = _root_of(segment.correlation[np.ix_(numbers, numbers)])
     rate_errors[:, :-1] = points[:, :n_errors] @ root
     energy_errors[:, :-1] = points[:, n_errors:] @ root
-    return counterfactual.twins(
+    return _found(
+        counterfactual,
         rates + rate_errors * [each.rate_error_ratio for each in known],
         energies + energy_errors * [each.energy_error_ratio for each in known],
     )
 
 
-def _twins_by_shared_error(counterfactual: Counterfactual) -> Twins:
-    """Return the twin without the error that all limits have in common, and with one standard deviation of it."""
+def _under_shared_error(counterfactual: Counterfactual) -> _Found:
+    """Return twin and parts without the error that all limits have in common, and with one standard deviation of it."""
     known = counterfactual.known
     rates = np.array([each.rate_ratio for each in known])
     energies = np.array([[each.energy_ratio, each.energy_ratio + each.shared_error_ratio] for each in known]).T
-    return counterfactual.twins(np.tile(rates, (2, 1)), energies)
+    return _found(counterfactual, np.tile(rates, (2, 1)), energies)
 
 
 def _root_of(correlation: Values) -> Values:

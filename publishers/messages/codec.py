@@ -23,6 +23,7 @@ TimeS = Annotated[float, Meta(ge=0, le=1e11)]
 IterationTimeS = Annotated[float, Meta(gt=0, le=1e6)]
 TimeNs = Annotated[int, Meta(ge=0, le=(1 << 62))]
 PowerW = Annotated[float, Meta(ge=0, le=1e6)]
+Ratio = Annotated[float, Meta(ge=0, le=1e6)]
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
 TopicRoot = Annotated[

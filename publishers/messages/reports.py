@@ -12,6 +12,7 @@ from publishers.messages.codec import (
     Name,
     Number,
     PowerW,
+    Ratio,
     Sentence,
     Text,
     TimeNs,
@@ -73,7 +74,11 @@ class GpuEnergy(Message, frozen=True, kw_only=True):
 
 
 class LimitChange(Message, frozen=True, kw_only=True):
-    """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence."""
+    """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence.
+
+    `speed_ratio` is the rate of the job at this limit over that at the highest it may have, where its curve
+    is known.
+    """
 
     time_s: TimeS
     node: Name | None = None
@@ -87,6 +92,7 @@ class LimitChange(Message, frozen=True, kw_only=True):
     previous_power_limit_w: PowerW | None = None
     job: Name | None = None
     signal: Text | None = None
+    speed_ratio: Ratio | None = None
 
 
 class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,6 +121,47 @@ class ProfileReport(Message, frozen=True, kw_only=True):
     reason: Name | None = None
 
 
+MAX_SCHEDULED: Final = 512
+"""Entries of a schedule: more than a day of steps of five minutes."""
+
+
+class ScheduleEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run is planned to do from a time on, until the next entry begins.
+
+    Where two limits share the time, power and speed are means, and `second_ratio` is the share of the second.
+    """
+
+    starts_s: TimeS
+    power_limit_w: PowerW
+    power_w: PowerW
+    speed_ratio: Ratio
+    second_power_limit_w: PowerW | None = None
+    second_ratio: Ratio | None = None
+    paused_ratio: Ratio | None = None
+
+
+class RunSchedule(Message, frozen=True, kw_only=True):
+    """What the plan of a run expects of the next 24 hours, or of what is left of the run; cleared when it has no plan.
+
+    `expected_slowdown_ratio` is how many times as long as at its highest limit the run will have been active, with the
+    half-width of the 90 % interval: both or neither.
+    """
+
+    time_s: TimeS | None = None
+    user: Text | None = None
+    job: Name | None = None
+    run: Name | None = None
+    objective: Literal["slowdown", "eta", "deadline", "budget"]
+    entries: Annotated[list[ScheduleEntry], Meta(max_length=MAX_SCHEDULED)]
+    until_s: TimeS
+    max_slowdown_ratio: Ratio | None = None
+    deadline_s: TimeS | None = None
+    budget: Amount | None = None
+    expected_end_s: TimeS | None = None
+    expected_slowdown_ratio: Ratio | None = None
+    expected_slowdown_ci90_ratio: Ratio | None = None
+
+
 class RunPlan(Message, frozen=True, kw_only=True):
     """The limit of a run on several nodes, published by the node of rank 0, followed by the others.
 
@@ -138,6 +185,7 @@ class RunPlan(Message, frozen=True, kw_only=True):
     power_limit_w: PowerW | None = None
     is_steady: bool = False
     signal: Text | None = None
+    speed_ratio: Ratio | None = None
 
 
 class NodeProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,13 +220,15 @@ class RunEnergy(Message, frozen=True, kw_only=True):
 
     `evidence` is a stable code that says how well that is known: with `measured` and `nothing_changed`, baseline,
     savings and slowdown are there, each ratio with the half-width of its 90 % interval (`…_ci90_ratio`); with any other
-    code, or without one, none of them is.
+    code, or without one, none of them is. The parts of `saved_ratio` (better limit, following the grid, measuring) add
+    up to it; they are there where each is known to a point.
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
     `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate, where the plan was only
-    observed. `power_limit_w` is the present limit of its GPUs, on average, and `reason` and `detail` say why they have
-    it, as in `LimitChange`; once the run has ended, what they had last. `paused_s` is how long the training waited
+    observed. `power_limit_w` is the present limit of its GPUs, on average, `speed_ratio` the rate that goes with it, as
+    a share of full speed, and `reason` and `detail` say why they have it, as in `LimitChange`; once the run
+    has ended, what they had last. `paused_s` is how long the training waited
     because it was asked to: a part of `duration_s` and, like the energy of that time, not of the baseline.
     `unmeasured_s` is for how long its GPUs could not be read: `energy_j` holds their last power for that time, but
     nothing for the time before they were first read. `ab_…`, in the final record of a whole run, where runs of its job
@@ -215,12 +265,20 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     saved_energy_ci90_ratio: Amount | None = None
     slowdown_ratio: Number | None = None
     slowdown_ci90_ratio: Amount | None = None
+    baseline_cost: Number | None = None
+    saved_better_limit_ratio: Number | None = None
+    saved_better_limit_ci90_ratio: Amount | None = None
+    saved_following_ratio: Number | None = None
+    saved_following_ci90_ratio: Amount | None = None
+    saved_measuring_ratio: Number | None = None
+    saved_measuring_ci90_ratio: Amount | None = None
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
     paused_s: Amount | None = None
     unmeasured_s: Amount | None = None
     power_limit_w: PowerW | None = None
+    speed_ratio: Ratio | None = None
     reason: Name | None = None
     detail: Sentence | None = None
     ab_runs: Count | None = None

@@ -6,7 +6,7 @@
     metric, trial/request, trial/times, trial/failure   by training processes (MessagePack)
     trial/answer                                        by the policy service (MessagePack)
     command                                             by the policy service and the controller (JSON)
-    profile, energy, notice, set/result                 by the controller of rank 0 (JSON)
+    profile, schedule, energy, notice, set/result       by the controller of rank 0 (JSON)
     set                                                 by operators (JSON)
     node/<node>/{profile,energy}                        by the controller of one node of the run (JSON)
 <root>/node/<node>/…
@@ -45,6 +45,7 @@ _RUN_LEAVES: Final = frozenset(
         "trial/times",
         "trial/failure",
         "profile",
+        "schedule",
         "energy",
         "command",
         "notice",

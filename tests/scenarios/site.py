@@ -20,7 +20,7 @@ from policies.providers.base import Provider
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import Message, Outgoing, decode, encode
-from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
+from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy, RunSchedule
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import CountedBy, Iterations, RankStatus, pack_ends
 from tests.fakes import MIDNIGHT_S, USER, FakeBackend, FakeBus, FakeGpu, FakeProcessTable, LoopClock
@@ -125,6 +125,11 @@ class Site:
             for payload in self.bus.payloads(TOPICS.run(RunKey(USER, job, run), "profile"))
             if payload
         ]
+
+    def schedules(self, job: str = "resnet50", run: str = "run-1") -> list[RunSchedule | None]:
+        """Return what was published of a run's schedule; None: it was cleared."""
+        payloads = self.bus.payloads(TOPICS.run(RunKey(USER, job, run), "schedule"))
+        return [decode(payload, RunSchedule) if payload else None for payload in payloads]
 
     def energies(self, job: str = "resnet50", run: str = "run-1") -> list[RunEnergy]:
         """Return what was published of a run's energy."""

@@ -10,6 +10,7 @@ import pytest
 
 from policies.providers.sources.csv_file import CsvProvider
 from policies.vocabulary.signal import NOT_ESTIMATED
+from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy, GridSignal
 from tests.fakes import MIDNIGHT_S, FakeGpu, FixedProvider, flat_signal
@@ -93,6 +94,28 @@ async def test_what_is_told_at_the_end_holds_what_was_saved_by_following_the_gri
         twin += value * POWER_RATIO * PRIOR_W * max(0.0, min(end_s, twin_s) - max(begin_s, hour_s))
     lower, upper = told_saving(caplog.text)
     assert lower <= 1 - own / twin <= upper
+    check_the_schedules(site)
+
+
+def check_the_schedules(site: Site) -> None:
+    """Check what the plan expects: told while there is one, once a minute at most; dirty hours are slower."""
+    *schedules, end = site.schedules()
+    assert end is None
+    told = [each for each in schedules if each is not None]
+    times_s = [each.time_s or 0.0 for each in told]
+    assert len(told) == len(schedules) > 20, "it is cleared once, at the end"
+    assert min(np.diff(times_s)) >= 60
+    last = told[-1]
+    assert (last.objective, last.max_slowdown_ratio, last.expected_end_s) == ("slowdown", 1.1, None)
+    assert 20 * HOUR_S < last.until_s - times_s[-1] <= DAY_S
+    speeds = {(int(each.starts_s // HOUR_S) % 2): each.speed_ratio for each in last.entries[1:]}
+    assert speeds[1] < 0.9 < speeds[0], "odd hours are dirty"
+    expected = [(each.expected_slowdown_ratio, each.expected_slowdown_ci90_ratio) for each in told]
+    assert expected[0] == (None, None), "too few looks"
+    slowdown_ratio, ci90_ratio = expected[-1]
+    assert slowdown_ratio == pytest.approx(1.1, abs=0.005)
+    assert ci90_ratio is not None
+    assert 0 < ci90_ratio <= 0.01
 
 
 def slow_rate_per_s(power_limit_w: float) -> float:
@@ -124,6 +147,13 @@ async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: 
         "100 g/kWh (day.csv)",
         "500 g/kWh (day.csv)",
     ]
+    for change in planned:
+        assert change.power_limit_w is not None
+        assert change.speed_ratio == pytest.approx(
+            slow_rate_per_s(change.power_limit_w) / slow_rate_per_s(PRIOR_W), rel=0.01
+        )
+    running = [energy for energy in site.energies() if energy.reason == "eta_signal"]
+    assert {energy.speed_ratio for energy in running} == {change.speed_ratio for change in planned}
     check_the_carbon(site, gpu, training)
 
 

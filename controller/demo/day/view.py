@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -100,24 +99,14 @@ def time_of_day(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M")
 
 
-def change_line(change: LimitChange, profile: ProfileReport | None) -> str:
+def change_line(change: LimitChange) -> str:
     """Return a limit change with the signal, the speed at the limit and the reason: a row of at most 80 columns."""
     before_w, after_w = change.previous_power_limit_w, change.power_limit_w
     moved = before_w is not None and after_w is not None and before_w != after_w
     limit = f"{before_w:g} → {after_w:g} W" if moved else _limit(after_w)
     signal = change.signal.partition(" (")[0] if change.signal else ""  # without its source
-    speed_ratio = None if profile is None or after_w is None else relative_speed_ratio(profile, after_w)
-    speed = "" if speed_ratio is None else f"{100 * speed_ratio:.0f} %"
+    speed = "" if change.speed_ratio is None else f"{100 * change.speed_ratio:.0f} %"
     return _ROW.format(time_of_day(change.time_s), limit, signal, speed, short_reason(change.reason))
-
-
-def relative_speed_ratio(profile: ProfileReport, power_limit_w: float) -> float | None:
-    """Return the speed at a limit as a share of that at the highest, by a job's curve; None if that is not known."""
-    points = sorted(profile.points, key=lambda point: point.power_limit_w)
-    if profile.state != "planned" or not points:
-        return None
-    limits_w, rates_per_s = zip(*((each.power_limit_w, each.iterations_per_s) for each in points), strict=True)
-    return float(np.interp(power_limit_w, limits_w, rates_per_s) / rates_per_s[-1])
 
 
 class LineReporter:
@@ -154,7 +143,7 @@ class LineReporter:
             self._print(_HEAD)
         self._reported_s = change.time_s
         self._reported_limit_w = change.power_limit_w
-        self._print(change_line(change, self._monitor.profile))
+        self._print(change_line(change))
 
     def _state_line(self, state: str) -> str:
         monitor = self._monitor
@@ -201,7 +190,7 @@ def _saved(run: RunEnergy) -> str:
 
 
 def _reasons(monitor: BusMonitor) -> Iterable[str]:
-    newest = [change_line(change, monitor.profile) for change in monitor.changes][-_N_REASONS:]
+    newest = [change_line(change) for change in monitor.changes][-_N_REASONS:]
     return [*newest, *[""] * (_N_REASONS - len(newest))]
 
 

@@ -1,1 +1,1 @@
-"""Slack, the time that a run has beyond its work: limits below the energy-minimal one, pauses, and an early end."""
+"""Slack, time beyond what work needs: of a run, for slower limits, pauses and an early end; of GPUs that wait."""

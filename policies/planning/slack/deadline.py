@@ -6,13 +6,15 @@ pessimistic outlook, would have the run slower. A pause in force outlasts the mi
 value has come.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from policies.planning.duty_cycle import DutyCycle, duty_cycle_for
-from policies.planning.objectives import CurrentLimit, PlannedPause, SlackOptions, SwitchingRules
+from policies.planning.objectives import CurrentLimit, PlannedPause, RatesAhead, SlackOptions, SwitchingRules
 from policies.planning.required_rate import RequiredRate
 from policies.planning.signal_outlook import SignalOutlook, build_outlook, coarsened
 from policies.planning.slack.pause_cycle import PauseCycle, PauseRules, pause_cycle_for
@@ -37,12 +39,14 @@ class SlackChoice:
         pause: when it is paused, if it is.
         reason: a stable code.
         detail: what later hours are expected to be, in words.
+        ahead: returns the rates until the run ends.
     """
 
     cycle: DutyCycle
     pause: PlannedPause | None
     reason: str
     detail: str
+    ahead: Callable[[], RatesAhead]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,7 @@ def choose_with_slack(inputs: SlackInputs, options: SlackOptions) -> SlackChoice
     reason, detail = "deadline_signal", _detail(outlook, inputs)
     if plan.use == "slow":
         reason, detail = "slow_in_bad_hours", f"slower than the energy-minimal limit until better hours; {detail}"
-    return SlackChoice(cycle=cycle, pause=None, reason=reason, detail=detail)
+    return SlackChoice(cycle=cycle, pause=None, reason=reason, detail=detail, ahead=partial(plan.ahead, outlook))
 
 
 def _outlook(inputs: SlackInputs, options: SlackOptions, time_s: float) -> SignalOutlook | None:
@@ -119,8 +123,9 @@ def _paused(
 ) -> SlackChoice:
     """Return the choice for a period in which the run waits, if only because it has waited for so short a time."""
     cycle, now_s, detail = DutyCycle(first=pauses.running), inputs.now_s, _detail(outlook, inputs)
+    ahead = partial(plan.ahead, outlook)
     if pauses.pause_s <= 0:
-        return SlackChoice(cycle=cycle, pause=None, reason="deadline_signal", detail=detail)
+        return SlackChoice(cycle=cycle, pause=None, reason="deadline_signal", detail=detail, ahead=ahead)
     from_s = now_s if pauses.begins_paused else now_s + pauses.period_s - pauses.pause_s
     until_s = from_s + pauses.pause_s
     ends_s = until_s
@@ -128,7 +133,7 @@ def _paused(
         left_s = options.max_pause_s - (options.paused_for_s or 0.0)
         ends_s = min(max(now_s + _pause_s(plan, outlook), until_s), from_s + left_s)
     pause = PlannedPause(from_s=from_s, until_s=until_s, ends_s=ends_s)
-    return SlackChoice(cycle=cycle, pause=pause, reason="paused_in_bad_hours", detail=detail)
+    return SlackChoice(cycle=cycle, pause=pause, reason="paused_in_bad_hours", detail=detail, ahead=ahead)
 
 
 def _pause_s(plan: SlackPlan, outlook: SignalOutlook) -> float:

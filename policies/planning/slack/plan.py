@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from policies.planning.objectives import RatesAhead
 from policies.planning.signal_outlook import SignalOutlook
 from policies.planning.slack.schedule import SAME_COST_RATIO, SlackCurve, SlackSchedule, outlook_until, plan_slack
 from policies.vocabulary.power_curve import Hull
@@ -63,12 +64,27 @@ class SlackPlan:
         use: what slack is used for now: `paused`, or `slow` (below the energy-minimal limit), as later hours are
             cheaper; `uncertain`: they are forecast to be, but not surely enough; `none`; or `late`: there is none.
         schedule: the schedule that it is part of, by the expected signal.
+        curve: the curve that the schedule is made on.
     """
 
     rate_per_s: float
     hull: Hull
     use: SlackUse
     schedule: SlackSchedule
+    curve: SlackCurve
+
+    def ahead(self, outlook: SignalOutlook) -> RatesAhead:
+        """Return the rates of the schedule, up to the end of the run, on the outlook that the plan was made for."""
+        ends_s = np.cumsum(outlook.durations_s)
+        n = min(int(np.searchsorted(ends_s, self.schedule.ends_s * (1 - SAME_COST_RATIO))) + 1, len(ends_s))
+        n = min(n, len(self.schedule.rates_per_s))
+        hulls = [self.curve.hull_at(float(value)) for value in outlook.values[: n - 1]]
+        return RatesAhead(
+            durations_s=outlook.durations_s[:n],
+            rates_per_s=self.schedule.rates_per_s[:n],
+            hulls=[*hulls, self.curve.efficient],
+            timed_s=outlook.timed_s,
+        )
 
 
 def plan_with_slack(
@@ -94,7 +110,7 @@ def plan_with_slack(
         if not _is_agreed(curves, outlook, left_iterations, rules, is_paused=is_paused):
             rate_per_s, hull = max(rate_per_s, curve.energy_minimal.iterations_per_s), curve.efficient
             use = "uncertain"
-    return SlackPlan(rate_per_s=rate_per_s, hull=hull, use=use, schedule=expected)
+    return SlackPlan(rate_per_s=rate_per_s, hull=hull, use=use, schedule=expected, curve=curve)
 
 
 def known_ahead_s(history: Signal | None, now_s: float) -> float:

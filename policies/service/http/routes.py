@@ -34,7 +34,8 @@ from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import BatchSize, Count
 from publishers.messages.topics import RunKey
-from publishers.shared.http.requests import BODY_TIMEOUT_S, JSON
+from publishers.shared.http.openapi import JOB, RUN, USER
+from publishers.shared.http.requests import BODY_TIMEOUT_S, JSON, PathName, UserName
 from publishers.shared.http.server import Stream, json_response
 
 TIMEOUT_S: Final = 15.0
@@ -45,10 +46,6 @@ MAX_IMPORT_BYTES: Final = 64 << 20
 PROBE_TIMEOUT_S: Final = 2.0
 """For a check whether the database answers."""
 
-PathName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")]
-"""A `Name` that survives in a path: clients take `.` and `..` for directories."""
-UserName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[^\x00-\x1f\x7f]{1,128}\Z")]
-"""Of a user on the bus; in a path every character outside `A-Z a-z 0-9 . _ ~ -` is percent-encoded."""
 _JOB: Final = "/v1/jobs/{user}/{job}"
 _TRIAL: Final = f"{_JOB}/trials/{{run}}"
 _LOGGER = logging.getLogger(__name__)
@@ -295,9 +292,6 @@ async def _document(services: Services, _: ApiRequest) -> bytes:
     return services.document
 
 
-USER: Final = "ada"
-JOB: Final = "resnet50"
-RUN: Final = "night-17"
 _REGISTRATION: Final = RunRegistration(run=RUN, batch_sizes=(32, 64, 128, 256, 512, 1024), default_batch_size=256)
 _PROGRESS: Final = Result(epochs=3, energy_j=2.1e6, duration_s=3_600.0, max_power_w=600.0)
 _REACHED: Final = Result(

@@ -3,10 +3,11 @@
 import asyncio
 import re
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from publishers.shared.http.problems import ProblemError, invalid_request
 
@@ -17,8 +18,12 @@ _IN_THREAD_BYTES: Final = 64 << 10
 """A longer body is decoded in a thread, so that the event loop stays responsive."""
 _MAX_EXACT: Final = 1 << 53
 """The largest integer below which floats tell all integers apart."""
-_NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
-_USER: Final = re.compile(r"(?!\.+\Z)[^\x00-\x1f\x7f]{1,128}\Z")
+_NAME: Final = re.compile(r"\A(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
+_USER: Final = re.compile(r"\A(?!\.+\Z)[^\x00-\x1f\x7f]{1,128}\Z")
+PathName = Annotated[str, Meta(pattern=_NAME.pattern)]
+"""A `Name` that survives in a path: clients take `.` and `..` for directories."""
+UserName = Annotated[str, Meta(pattern=_USER.pattern)]
+"""Of a user on the bus; in a path every character outside `A-Z a-z 0-9 . _ ~ -` is percent-encoded."""
 Value = TypeVar("Value")
 
 

@@ -8,7 +8,7 @@ from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.reports import energy_report, profile_report, summed, with_saving
 from policies.savings.counterfactual import Saving
-from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.savings.interval import KnownSaving, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
@@ -164,6 +164,35 @@ def saving(**fields: float) -> Saving:
     used = {"energy_j": 90.0, "duration_s": 103.0, "signal_energy": 27_000.0}
     baseline = {"baseline_energy_j": 100.0, "baseline_duration_s": 100.0, "baseline_signal_energy": 36_000.0}
     return Saving(**(used | baseline | fields))
+
+
+def test_the_parts_of_a_saving_are_told_with_their_intervals_and_add_up() -> None:
+    parts = saving(following_signal_energy=3_600.0, looks_signal_energy=-360.0, first_pass_signal_energy=-720.0)
+    halves = Split(better_limit_ci90_ratio=0.004, following_ci90_ratio=0.003, measuring_ci90_ratio=0.001)
+    told = with_saving(run_energy(cost=3.0), KnownSaving(saving=parts, split=halves))
+    assert told.baseline_cost == pytest.approx(4.0)
+    ratios = told.saved_better_limit_ratio, told.saved_following_ratio, told.saved_measuring_ratio
+    assert ratios == pytest.approx((0.18, 0.1, -0.03))
+    assert told.saved_ratio == pytest.approx(0.25)
+    halves_told = (
+        told.saved_better_limit_ci90_ratio,
+        told.saved_following_ci90_ratio,
+        told.saved_measuring_ci90_ratio,
+    )
+    assert halves_told == (0.004, 0.003, 0.001)
+    unsure = with_saving(run_energy(), KnownSaving(saving=parts, split=None))
+    assert (unsure.saved_ratio, unsure.saved_following_ratio) == (told.saved_ratio, None)
+
+
+def test_the_parts_of_several_nodes_are_weighted_by_their_baselines() -> None:
+    known = {"saved_better_limit_ratio": 0.2, "saved_better_limit_ci90_ratio": 0.002}
+    none = {"saved_better_limit_ratio": 0.0, "saved_better_limit_ci90_ratio": 0.0}
+    own = measured(energy_j=80.0, saved_ratio=0.2, **known)
+    whole = summed(own, [measured(energy_j=300.0, saved_ratio=0.0, **none)])
+    halved = whole.saved_better_limit_ratio, whole.saved_better_limit_ci90_ratio
+    assert halved == pytest.approx((0.05, 0.0005))
+    assert whole.saved_following_ratio is None, "no node knows it"
+    assert summed(own, [measured(energy_j=300.0)]).saved_better_limit_ratio is None, "one does not"
 
 
 def test_a_measured_saving_is_told_with_its_intervals_and_baselines() -> None:

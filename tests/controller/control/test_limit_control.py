@@ -9,12 +9,13 @@ import pytest
 from controller.accounting.run_ledger import TimeBudgetStart
 from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules
 from controller.control import curve_learning
-from controller.control.curve_learning import Planned
+from controller.control.curve_learning import Planned, posterior_mean
 from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl
 from controller.ports import Provenance, Target
 from policies.planning import Progress
 from policies.planning.run_length import GuessedLength
 from policies.profiling.rhythm_track import RunRhythm
+from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.controller.control.control_bench import (
     FULL,
@@ -88,6 +89,9 @@ def test_while_the_curve_is_refined_each_block_tries_out_what_may_be_best() -> N
     assert all(200 <= target.power_limit_w <= 300 for target in tried)
     assert targets[-1].reason != "refining"
     assert run.state.name == "planned"
+    assert {target.speed_ratio for target in targets if target.reason == "profiling"} == {None}
+    speed_ratios = {target.power_limit_w: target.speed_ratio for target in tried}
+    assert speed_ratios == pytest.approx({limit_w: rate_per_s(limit_w) / 4.0 for limit_w in speed_ratios}, abs=0.005)
 
 
 def test_the_same_run_tries_out_the_same_limits_and_another_run_others() -> None:
@@ -221,6 +225,9 @@ def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> Non
     assert after[0].power_limit_w != first.power_limit_w
     assert (after[0].reason, after[0].detail, after[0].signal) == (first.reason, first.detail, first.signal)
     assert f"then {after[0].power_limit_w:g} W" in first.detail
+    curve = fit_curve(posterior_mean(steep), step_w=plan.step_w)
+    for target in (first, after[0]):
+        assert target.speed_ratio == pytest.approx(curve.at(target.power_limit_w)[1] / curve.fastest.iterations_per_s)
     assert choose(run, at_s=600, history=flat_signal(700.0), progress=progress).signal == "700 g/kWh (test)"
 
 

@@ -27,7 +27,7 @@ OWN = PowerProfile(
     )
 )
 ALONE = NodeShare(n_gpus=1, n_ranks=1, world_size=1)
-TARGET = Target(power_limit_w=200.0, reason="slowdown_static", detail="200 W", job="resnet50")
+TARGET = Target(power_limit_w=200.0, reason="slowdown_static", detail="200 W", job="resnet50", speed_ratio=0.95)
 
 
 def part(*points: tuple[float, float, float], state: str = "following", n_gpus: int = 1) -> NodeProfile:
@@ -135,7 +135,7 @@ def test_the_same_plan_is_published_again_every_heartbeat_under_a_new_number() -
 def test_a_new_plan_is_published_at_once() -> None:
     nothing = Blocked(reason="waiting_for_ranks", detail="a rank has not come")
     plans = published((nothing, 0.0), (TARGET, 0.1), (TARGET, 0.2))
-    assert [(plan.power_limit_w, plan.reason) for plan in plans] == [
-        (None, "waiting_for_ranks"),
-        (200.0, "slowdown_static"),
+    assert [(plan.power_limit_w, plan.reason, plan.speed_ratio) for plan in plans] == [
+        (None, "waiting_for_ranks", None),
+        (200.0, "slowdown_static", 0.95),
     ]

@@ -127,12 +127,13 @@ def test_a_heartbeat_is_no_new_plan_and_another_limit_is() -> None:
 
 
 def test_the_leaders_limit_is_requested_with_its_reason_and_source() -> None:
-    assert Bench().lead(signal="200 g/kWh").target(6.0) == Target(
+    assert Bench().lead(signal="200 g/kWh", speed_ratio=0.97).target(6.0) == Target(
         power_limit_w=200.0,
         reason="slowdown_static",
         detail="plan of node-a: 200 W",
         job="resnet50",
         signal="200 g/kWh",
+        speed_ratio=0.97,
     )
 
 

@@ -107,7 +107,12 @@ class WitnessGpu(FakeGpu):
 def target(power_limit_w: float, *, reason: str = "planned") -> Target:
     """Return an order for a limit."""
     return Target(
-        power_limit_w=power_limit_w, reason=reason, detail="a test wants it", job="resnet50", signal="410 g/kWh"
+        power_limit_w=power_limit_w,
+        reason=reason,
+        detail="a test wants it",
+        job="resnet50",
+        signal="410 g/kWh",
+        speed_ratio=0.9,
     )
 
 

@@ -97,6 +97,17 @@ async def test_each_change_is_published_with_its_reason(tmp_path: Path) -> None:
     assert released.previous_power_limit_w == 200.0
 
 
+async def test_the_speed_is_told_while_the_limit_that_was_asked_for_is_in_force(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
+        bench.gpu.out_of_band_power_limit_w = 150.0
+        await bench.request(220.0)
+        await bench.release()
+    speeds = [(change.reason, change.speed_ratio) for change in bench.changes]
+    assert speeds == [("planned", 0.9), ("enforced_changed", None), ("planned", None), ("run_finished", None)]
+
+
 async def test_the_same_order_twice_is_written_and_reported_once(tmp_path: Path) -> None:
     bench = LimiterBench(tmp_path)
     async with bench.running():

@@ -33,7 +33,7 @@ def test_what_is_left_of_a_host_that_is_gone_is_cleared() -> None:
     bus = FakeBus()
     for rank in (0, 1):
         retain(bus, "former-boot", time_s=OLD_S, state="lost", rank=rank)
-    for leaf in ("profile", "energy"):
+    for leaf in ("profile", "schedule", "energy"):
         bus.publish(TOPICS.run(KEY, leaf), b"retained", qos=1, retain=True)
     sweep(bus)
     assert bus.retained == {}

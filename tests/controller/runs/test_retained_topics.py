@@ -18,6 +18,7 @@ def bus_with_a_run() -> FakeBus:
         TOPICS.rank(BOOT_ID, KEY, 0, "status"),
         TOPICS.rank(BOOT_ID, KEY, 1, "status"),
         TOPICS.run(KEY, "profile"),
+        TOPICS.run(KEY, "schedule"),
         TOPICS.run(KEY, "energy"),
         TOPICS.run_on_node(KEY, NODE),
         TOPICS.run_on_node(KEY, NODE, "profile"),
@@ -32,7 +33,7 @@ def test_the_leader_clears_an_ended_run_after_an_hour() -> None:
     for rank in (0, 1):
         retained.record(KEY, rank, rank_status(state="finished"), now_s=MIDNIGHT_S)
     retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S - 1)
-    assert len(bus.retained) == 6
+    assert len(bus.retained) == 7
     retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S)
     assert bus.retained == {}
 
@@ -42,9 +43,9 @@ def test_a_node_without_rank_0_waits_a_day() -> None:
     retained = RetainedTopics(TOPICS, bus, node=NODE, boot_id=BOOT_ID)
     retained.record(KEY, 1, rank_status(state="lost"), now_s=MIDNIGHT_S)
     retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S - 1)
-    assert len(bus.retained) == 6
+    assert len(bus.retained) == 7
     retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S)
-    assert len(bus.retained) == 3, "its rank and its own part"
+    assert len(bus.retained) == 4, "its rank and its own part"
 
 
 def test_a_run_with_a_heartbeat_is_not_cleared() -> None:
@@ -54,7 +55,7 @@ def test_a_run_with_a_heartbeat_is_not_cleared() -> None:
     retained.clear_due(MIDNIGHT_S + 2 * LEADER_AFTER_S)
     retained.record(KEY, 0, rank_status(), now_s=MIDNIGHT_S + ANYBODY_AFTER_S)
     retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S + 10)
-    assert len(bus.retained) == 6
+    assert len(bus.retained) == 7
 
 
 def test_a_run_that_went_silent_is_cleared_after_a_day() -> None:
@@ -72,7 +73,7 @@ def test_a_run_is_not_ended_while_one_of_its_ranks_runs() -> None:
     retained.record(KEY, 0, rank_status(), now_s=MIDNIGHT_S)
     retained.record(KEY, 1, rank_status(state="finished"), now_s=MIDNIGHT_S)
     retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S)
-    assert len(bus.retained) == 6
+    assert len(bus.retained) == 7
 
 
 def test_a_run_is_cleared_once() -> None:

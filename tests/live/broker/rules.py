@@ -48,6 +48,7 @@ RULES: Final[dict[str, tuple[Access, Access, Access, Access]]] = {
     f"{_RUN}/command": (READ_OWN, WRITE, WRITE, NONE),
     f"{_RUN}/notice": (READ_OWN, WRITE, NONE, NONE),
     f"{_RUN}/profile": (READ_OWN, WRITE, NONE, READ),
+    f"{_RUN}/schedule": (READ_OWN, WRITE, NONE, READ),
     f"{_RUN}/energy": (READ_OWN, WRITE, READ, READ),
     f"{_RUN}/node/<node>/profile": (READ_OWN, WRITE_OWN_READ, NONE, READ),
     f"{_RUN}/node/<node>/energy": (READ_OWN, WRITE_OWN_READ, NONE, READ),

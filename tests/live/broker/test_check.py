@@ -75,7 +75,7 @@ def check_site(
 def test_everything_arrives_through_a_broker_of_one_machine(check: Callable[..., Report], broker: Mosquitto) -> None:
     report = check(broker.url)
     assert report.faults == []
-    assert report.found[CONTROLLER] == "9 of 9 arrive or are accepted"
+    assert report.found[CONTROLLER] == "10 of 10 arrive or are accepted"
     assert report.found[TRAINING] == "6 of 6 arrive or are accepted"
 
 

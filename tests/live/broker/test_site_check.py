@@ -56,7 +56,7 @@ def _password_file(site: SiteBroker, user: str) -> str:
 def test_every_topic_of_a_node_and_a_training_arrives_at_the_shipped_site(site: SiteBroker) -> None:
     checked = check(site, "gpu01")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "topics of the controller: 9 of 9 arrive" in checked.stdout
+    assert "topics of the controller: 10 of 10 arrive" in checked.stdout
     assert "topics of the training: 6 of 6 arrive" in checked.stdout
 
 

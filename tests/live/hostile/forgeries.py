@@ -57,7 +57,7 @@ def others_topics(world: World) -> list[str]:
         topics.add(f"{ROOT}/{topic}")
     own = f"{ROOT}/user/{TENANT}/job/{JOB}/run/{RUN}"
     return sorted(topics) + [
-        f"{own}/{leaf}" for leaf in ("command", "notice", "energy", "profile", "trial/answer", "set")
+        f"{own}/{leaf}" for leaf in ("command", "notice", "energy", "profile", "schedule", "trial/answer", "set")
     ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.savings.books import Books, open_books
@@ -73,6 +73,34 @@ def test_the_interval_agrees_with_random_draws(
     ]:
         expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot((own / baselines).std(), LUCK_RATIO)
         assert half_ratio == pytest.approx(expected, rel=0.08)
+
+
+@settings(max_examples=6)
+@given(histories, signals(), st.floats(1e-4, 0.001), st.integers(0, 1_000))
+def test_the_intervals_of_the_parts_agree_with_random_draws(
+    history: list[Deed], signal: Signal, error_ratio: float, seed: int
+) -> None:
+    ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=error_ratio) for limit_w in LIMITS_W[:3]]
+    books = books_of(history)
+    found = estimate(books, ratios, signal)
+    assert isinstance(found, KnownSaving)
+    counterfactual = Counterfactual(books, ratios, top_power_limit_w=TOP_W, signal=signal)
+    assume(found.split is not None and not counterfactual.is_at_top)
+    assert found.split is not None
+    rng = np.random.default_rng(seed)
+    errors = np.array([error_ratio] * 3 + [0.0])
+    rates = np.array([each.rate_ratio for each in counterfactual.known]) + errors * rng.standard_normal((400, 4))
+    energies = np.array([each.energy_ratio for each in counterfactual.known]) + errors * rng.standard_normal((400, 4))
+    baselines = counterfactual.twins(rates, energies).signal_energy
+    parts = counterfactual.parts(rates, energies) / baselines[:, None]
+    following, measuring = parts[:, 0], parts[:, 1:].sum(axis=1)
+    better_limit = 1 - found.saving.signal_energy / baselines - following - measuring
+    for half_ratio, drawn in [
+        (found.split.better_limit_ci90_ratio, better_limit),
+        (found.split.following_ci90_ratio, following),
+        (found.split.measuring_ci90_ratio, measuring),
+    ]:
+        assert half_ratio == pytest.approx(1.645 * np.hypot(drawn.std(), LUCK_RATIO), rel=0.15)
 
 
 @pytest.mark.parametrize("n_errors", [0, 1, 2, 27, N_PAIRS // 2 + 1, 2 * N_PAIRS])

@@ -13,6 +13,8 @@ from publishers.messages.reports import (
     ProfileReport,
     RunEnergy,
     RunPlan,
+    RunSchedule,
+    ScheduleEntry,
 )
 
 NAMED: list[tuple[Message, bytes]] = [
@@ -44,6 +46,13 @@ NAMED: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        LimitChange(time_s=1.7e9, reason="slowdown_signal", detail="200 W", power_limit_w=200.0, speed_ratio=0.9734),
+        (
+            b'{"time_s":1700000000.0,"reason":"slowdown_signal","detail":"200 W","power_limit_w":200.0,"speed_rati'
+            b'o":0.9734}'
+        ),
+    ),
+    (
         ProfileReport(
             time_s=1.7e9,
             user="ada@example.org",
@@ -58,6 +67,40 @@ NAMED: list[tuple[Message, bytes]] = [
             b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","state":"planned","gpu_model'
             b'":"NVIDIA A40","n_gpus":1,"points":[{"power_limit_w":200.0,"power_w":198.25,"iterations_per_s":1.234'
             b'57,"n":40}]}'
+        ),
+    ),
+    (
+        RunSchedule(
+            time_s=1.7e9,
+            user="ada@example.org",
+            job="bert",
+            run="r1",
+            objective="slowdown",
+            entries=[
+                ScheduleEntry(
+                    starts_s=1.7e9,
+                    power_limit_w=200.0,
+                    power_w=198.25,
+                    speed_ratio=0.9345,
+                    second_power_limit_w=205.0,
+                    second_ratio=0.25,
+                ),
+                ScheduleEntry(
+                    starts_s=1.7e9 + 3600, power_limit_w=200.0, power_w=40.0, speed_ratio=0.0, paused_ratio=1.0
+                ),
+            ],
+            until_s=1.7e9 + 86_400,
+            max_slowdown_ratio=1.03,
+            expected_end_s=1.7e9 + 90_000,
+            expected_slowdown_ratio=1.0298,
+            expected_slowdown_ci90_ratio=0.0012,
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","objective":"slowdown","entr'
+            b'ies":[{"starts_s":1700000000.0,"power_limit_w":200.0,"power_w":198.25,"speed_ratio":0.9345,"second_p'
+            b'ower_limit_w":205.0,"second_ratio":0.25},{"starts_s":1700003600.0,"power_limit_w":200.0,"power_w":40'
+            b'.0,"speed_ratio":0.0,"paused_ratio":1.0}],"until_s":1700086400.0,"max_slowdown_ratio":1.03,"expected'
+            b'_end_s":1700090000.0,"expected_slowdown_ratio":1.0298,"expected_slowdown_ci90_ratio":0.0012}'
         ),
     ),
     (

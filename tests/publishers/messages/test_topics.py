@@ -54,7 +54,9 @@ def test_a_ranks_topic_is_parsed_back(boot_id: str, key: RunKey, rank: int, leaf
 
 @given(
     KEYS,
-    st.sampled_from(["metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "energy"])
+    st.sampled_from(
+        ["metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "schedule", "energy"]
+    )
     | st.sampled_from(["command", "notice", "set", "set/result"]),
 )
 def test_a_runs_topic_is_parsed_back(key: RunKey, leaf: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.planning.straggler_slack import (
+from policies.planning.slack.straggler import (
     RateStatistics,
     SlackState,
     StragglerRules,

@@ -1,0 +1,142 @@
+"""What a plan expects of the hours ahead: it is the plan that is followed, to its end, and no other one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.planning import BudgetObjective, DeadlineObjective, EtaObjective, Objective, Progress
+from policies.planning.hours_ahead import HoursAhead, hours_ahead
+from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import hourly
+from tests.policies.planning import decisions
+from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead
+from tests.policies.planning.slack import test_deadline as slack_bench
+
+FLAT = ahead([300.0] * 24 * 15, now_s=NOW_S - 15 * DAY_S, source="api")
+WAVES = [300.0 + 200.0 * np.sin(hour / 3) for hour in range(48)]
+
+
+def expected(
+    hours: float | None,
+    *,
+    objective: Objective | float = 1.03,
+    forecast: Signal | None = None,
+    so_far_h: float = 0.0,
+    base_s: float | None = None,
+) -> HoursAhead:
+    """Return what is expected of a run that takes so many hours at its highest limit, some of which are done."""
+    done = so_far_h * HOUR_S * TOP_PER_S
+    so_far = Progress(
+        n_iterations=done,
+        active_s=so_far_h * HOUR_S,
+        started_at_s=NOW_S - so_far_h * HOUR_S,
+        total_iterations=None if hours is None else hours * HOUR_S * TOP_PER_S,
+        base_s=so_far_h * HOUR_S if base_s is None else base_s,
+        spent=0.0,
+    )
+    decision = decisions.decided(objective, history=FLAT, forecast=forecast, so_far=so_far)
+    return hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, fastest_per_s=TOP_PER_S)
+
+
+def test_on_an_even_grid_the_run_has_one_mix_and_ends_as_late_as_it_may() -> None:
+    found = expected(10.0)
+    assert len(found.mixes) == 1
+    assert found.mixes[0].rate_per_s == pytest.approx(TOP_PER_S / 1.03, rel=0.002)
+    assert found.slowdown_ratio == pytest.approx(1.03, abs=0.001)
+    assert found.ends_s == found.until_s == pytest.approx(NOW_S + 10.3 * HOUR_S, rel=1e-5)
+
+
+def test_what_was_lost_before_is_a_part_of_the_slowdown_and_not_of_the_end() -> None:
+    found = expected(10.0, so_far_h=2.0, base_s=1.9 * HOUR_S)
+    assert found.ends_s is not None
+    left_s = found.ends_s - NOW_S
+    assert found.slowdown_ratio == pytest.approx((2 * HOUR_S + left_s) / (1.9 * HOUR_S * 5), rel=1e-6)
+
+
+def test_each_hour_has_its_own_limits_and_clean_ones_the_higher() -> None:
+    found = expected(200.0, forecast=ahead([100.0, 500.0] * 24))
+    assert found.until_s == NOW_S + DAY_S
+    starts_h = [(each.starts_s - NOW_S) / HOUR_S for each in found.mixes]
+    assert starts_h == [*range(24)]
+    clean, dirty = ([each.rate_per_s for each in found.mixes[first::2]] for first in (0, 1))
+    assert min(clean) > max(dirty)
+
+
+def test_a_run_of_unknown_length_has_no_end_but_a_slowdown() -> None:
+    found = expected(None, forecast=ahead(WAVES))
+    assert found.ends_s is None
+    assert found.slowdown_ratio == pytest.approx(1.03, abs=0.002)
+
+
+def test_hours_whose_signal_has_no_time_are_not_told() -> None:
+    assert expected(200.0, forecast=ahead(WAVES[:7])).until_s == pytest.approx(NOW_S + 7 * HOUR_S)
+
+
+def test_two_limits_that_share_a_period_are_one_entry_with_its_mean() -> None:
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=10 * HOUR_S * TOP_PER_S)
+    decision = decisions.decided(1.03, history=FLAT, so_far=so_far)
+    assert decision.scheduled is not None
+    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, fastest_per_s=TOP_PER_S)
+    (entry,) = found.mixes
+    assert (entry.power_w, entry.rate_per_s) == pytest.approx(decisions.means(decision))
+    assert {entry.mix.low.power_limit_w, entry.mix.high.power_limit_w} == {
+        decision.power_limit_w,
+        decision.scheduled.power_limit_w,
+    }
+
+
+@pytest.mark.parametrize(
+    "objective", [1.05, DeadlineObjective(deadline_s=NOW_S + 21 * HOUR_S), BudgetObjective(budget=1e4)]
+)
+@given(seed=st.integers(0, 999), hours=st.floats(1.0, 20.0))
+@settings(max_examples=15)
+def test_all_of_the_work_is_done_when_the_run_is_said_to_end(
+    objective: Objective | float, seed: int, hours: float
+) -> None:
+    values = np.random.default_rng(seed).uniform(50.0, 600.0, 48).tolist()
+    found = expected(hours, objective=objective, forecast=ahead(values))
+    assert found.ends_s is not None
+    ends_s = [*(each.starts_s for each in found.mixes[1:]), found.until_s]
+    lasted_s = [until_s - each.starts_s for each, until_s in zip(found.mixes, ends_s, strict=True)]
+    done = sum(each.rate_per_s * s for each, s in zip(found.mixes, lasted_s, strict=True))
+    assert done == pytest.approx(hours * HOUR_S * TOP_PER_S, rel=0.001)
+
+
+def test_the_plans_to_come_are_those_expected_where_the_signal_is_as_forecast() -> None:
+    values, so_far = (
+        [*WAVES, *WAVES],
+        Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=1e6),
+    )
+    so_far = replace(so_far, total_iterations=40 * HOUR_S * TOP_PER_S, base_s=0.0)
+    decision = decisions.decided(1.05, history=FLAT, forecast=ahead(values), so_far=so_far)
+    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, fastest_per_s=TOP_PER_S)
+    at_s, done = NOW_S, 0.0
+    for hour in range(6):
+        planned = [each for each in found.mixes if each.starts_s <= NOW_S + hour * HOUR_S][-1]
+        so_far = replace(so_far, n_iterations=done, active_s=at_s - NOW_S, base_s=done / TOP_PER_S)
+        now = decisions.decided(1.05, history=FLAT, forecast=ahead(values), so_far=so_far, now_s=at_s)
+        assert decisions.means(now, now_s=at_s)[1] == pytest.approx(planned.rate_per_s, rel=0.001)
+        at_s, done = at_s + HOUR_S, done + planned.rate_per_s * HOUR_S
+
+
+def test_a_run_that_will_wait_has_pauses_and_ends_before_its_deadline() -> None:
+    signal, now_s = hourly(slack_bench.SQUARE), slack_bench.AT_NOON_S
+    decision = slack_bench.decided(signal, now_s, hours=40, work_h=10, slack=slack_bench.MAY_PAUSE)
+    assert decision.pause is not None
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=now_s, total_iterations=10 * HOUR_S * TOP_PER_S)
+    found = hours_ahead(decision, so_far, now_s=now_s, period_s=600.0, fastest_per_s=TOP_PER_S)
+    assert found.mixes[0].rate_per_s == 0
+    assert found.mixes[0].power_w == slack_bench.MAY_PAUSE.idle_power_w
+    midnight_s = slack_bench.STARTED_S + DAY_S
+    assert next(each.starts_s for each in found.mixes if each.rate_per_s > 0) == pytest.approx(midnight_s, abs=HOUR_S)
+    assert found.ends_s is not None
+    assert midnight_s + 10 * HOUR_S - 1 <= found.ends_s <= slack_bench.STARTED_S + 40 * HOUR_S
+
+
+def test_an_objective_that_decides_on_the_present_alone_tells_the_present_period() -> None:
+    found = expected(10.0, objective=EtaObjective(eta=0.5), forecast=ahead(WAVES))
+    assert (len(found.mixes), found.until_s, found.ends_s, found.slowdown_ratio) == (1, NOW_S + 300.0, None, None)
