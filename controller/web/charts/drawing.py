@@ -309,7 +309,7 @@ def apart(labels: Sequence[EndLabel], gap_ratio: float) -> list[EndLabel]:
 
 
 def _y_ticks(panel: Panel, scale: Scale) -> Iterator[Markup]:
-    for tick in ticks_of(panel.axis, scale, n_wanted=max(round(panel.height_em / 3), 2)):
+    for tick in ticks_of(panel.axis, scale, n_wanted=max(round(panel.height_em / 2.3), 2)):
         y_ratio = scale.place_ratio(tick.value)
         if 0 <= y_ratio <= 1:
             y = _percent(1 - y_ratio)
@@ -319,7 +319,7 @@ def _y_ticks(panel: Panel, scale: Scale) -> Iterator[Markup]:
 
 
 def _x_ticks(axis: Axis, scale: Scale, *, has_text: bool) -> Iterator[Markup]:
-    ticks = [tick for tick in ticks_of(axis, scale, n_wanted=6) if 0 <= scale.place_ratio(tick.value) <= 1]
+    ticks = [tick for tick in ticks_of(axis, scale, n_wanted=8) if 0 <= scale.place_ratio(tick.value) <= 1]
     kept = next((place for place, tick in enumerate(ticks) if ":" not in tick.text), 0)  # a day, beside hours
     for place, tick in enumerate(ticks):
         x = _percent(scale.place_ratio(tick.value))
