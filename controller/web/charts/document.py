@@ -1,9 +1,13 @@
 """Pages of one file that load nothing else, have no script, and print."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from controller.web.charts.markup import Markup, element, escaped, joined
+from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.style import CHARTS, COLOURS, DOCUMENT, FIGURES
+
+_ONE_LINE: Final = 20
+"""A cell with at most so many letters that is no name is on one line."""
 
 
 def render_document(title: str, parts: Iterable[Markup]) -> str:
@@ -47,7 +51,7 @@ def render_table(
         element(
             "tr",
             *(
-                element("td", escaped(cell), class_=kind, data_label=heading or None)
+                element("td", escaped(_unbroken(cell, kind)), class_=kind, data_label=heading or None)
                 for cell, kind, heading in zip(row, kinds, headings, strict=True)
             ),
             class_=next(classes, "") or None,
@@ -56,3 +60,7 @@ def render_table(
     )
     table = element("table", element("thead", head), element("tbody", *body))
     return element("div", table, class_="scroll")
+
+
+def _unbroken(cell: str, kind: str | None) -> str:
+    return cell.replace(" ", NO_BREAK) if kind is None and len(cell) <= _ONE_LINE else cell

@@ -131,13 +131,11 @@ class Frame:
     def _whiskers(
         self, xs: Sequence[float], lowers: Sequence[float], uppers: Sequence[float], colour: str
     ) -> Iterator[Markup]:
-        cap = element("path", d="M-3 0H3", class_="whisker")
         for low, high in zip(self._places(xs, lowers), self._places(xs, uppers), strict=False):
             if not math.isnan(low[0] + low[1] + high[1]):
                 x = _percent(low[0])
                 ends = (x, _percent(1 - low[1])), (x, _percent(1 - high[1]))
                 yield _straight(*ends, f"whisker c-{colour}")
-                yield from (_at(*end, f"c-{colour}", cap) for end in (low, high))
 
     def _vertical(self, rule: Rule) -> Iterator[Markup]:
         x_ratio = self._x.place_ratio(rule.value)

@@ -26,8 +26,10 @@ WIDTH_EM: Final = 52.0
 """The usual width of a panel, in letters of its ticks: for what has room there."""
 LONE_TIME_S: Final = 3_600.0
 """On either side of a single time."""
+_EQUAL_LOG: Final = 1e-9
+"""Of two values on a logarithmic axis that are one."""
 _HUGE: Final = 1e300
-"""Beyond it, sums overflow: such a value is a gap."""
+"""Beyond it, sums overflow, and below its inverse a logarithmic axis ends: such a value is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,14 @@ class Scale:
         if not is_drawable(value, is_log=self.is_log):
             return math.nan
         if self.is_log:
-            return math.log(value / self.lower) / math.log(self.upper / self.lower)
+            lower_log, upper_log = math.log(self.lower), math.log(self.upper)
+            return (math.log(value) - lower_log) / (upper_log - lower_log)
         return (value - self.lower) / (self.upper - self.lower)
 
 
 def is_drawable(value: float, *, is_log: bool = False) -> bool:
     """Return whether a value has a place on an axis."""
-    return abs(value) < _HUGE and (value > 0 or not is_log)  # false for NaN
+    return abs(value) < _HUGE and (value > 1 / _HUGE or not is_log)  # false for NaN
 
 
 def x_scale(chart: Chart) -> Scale:
@@ -75,7 +78,8 @@ def _scale(axis: NumberAxis, values: Iterable[float], *, has_room: bool, lone_ha
     if axis.has_zero and not axis.is_log:
         low, high = min(low, 0.0), max(high, 0.0)
     if axis.is_log:
-        factor = 2.0 if high == low else (high / low) ** PADDING_RATIO if has_room else 1.0
+        span_log = math.log(high) - math.log(low)
+        factor = 2.0 if span_log <= _EQUAL_LOG else math.exp(PADDING_RATIO * span_log) if has_room else 1.0
         return Scale(low / factor, high * factor, is_log=True)
     if high - low <= 1e-12 * max(abs(low), abs(high)):
         half = lone_half or 0.1 * abs(low) or 1.0

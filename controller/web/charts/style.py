@@ -71,9 +71,8 @@ border:1px solid var(--edge);border-radius:.6rem}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .8rem}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}
 .note{color:var(--second);font-size:.87rem}code{overflow-wrap:anywhere}bdi,td,th{unicode-bidi:isolate}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top;
-white-space:nowrap}
-th{font-weight:600;color:var(--second);font-size:.87rem}th{white-space:normal}.name{text-align:left;white-space:normal}
+th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
+th{font-weight:600;color:var(--second);font-size:.87rem}.name{text-align:left}
 td.name{overflow-wrap:anywhere;min-width:5em}tr.sum td{font-weight:600}
 tr.faint td{color:var(--prior)}tr.next td{background:color-mix(in srgb,var(--power) 12%,transparent)}
 p.next{border-left:4px solid var(--power);padding:.4rem 1rem}
@@ -81,7 +80,7 @@ p.next{border-left:4px solid var(--power);padding:.4rem 1rem}
 table,tbody,tr,td{display:block}thead{position:absolute;clip-path:inset(50%)}
 tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
-text-align:right;white-space:normal;overflow-wrap:anywhere}
+text-align:right;overflow-wrap:anywhere}
 td::before{content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
 @media print{@page{size:A4;margin:12mm}:root{font-size:9.5pt}tr{break-inside:avoid}
 main{border:0;padding:0;margin:0;max-width:none}details{display:none}}
