@@ -81,7 +81,7 @@ table,tbody,tr,td{display:block}thead{position:absolute;clip-path:inset(50%)}
 tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
 text-align:right;overflow-wrap:anywhere}
-td::before{content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
+td::before{flex:none;content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
 @media print{@page{size:A4;margin:12mm}:root{font-size:9.5pt}tr{break-inside:avoid}
 main{border:0;padding:0;margin:0;max-width:none}details{display:none}}
 """
