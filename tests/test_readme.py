@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from tests.benchmarks.readme import PICTURE, README, block_of, shown
+from tests.benchmarks.readme import README, block_of, shown
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 sums floats otherwise, which moves last digits")
 def test_the_readme_shows_what_the_demo_prints() -> None:
-    blocks, picture = shown()
+    blocks, pictures = shown()
     text = README.read_text(encoding="utf-8")
     assert {name: block_of(text, name) for name in blocks} == blocks, "run `python -m tests.benchmarks.readme`"
-    assert PICTURE.read_text(encoding="utf-8") == picture
+    assert {path: path.read_text(encoding="utf-8") for path in pictures} == pictures

@@ -18,6 +18,7 @@ UNITS: Final = (
     "_s2", "_j2", "_w2", "_k2", "_iterations2",  # squares
     "_epochs", "_octaves",  # doublings
     "_log",  # of a natural logarithm
+    "_em",  # widths of letters, as in CSS
     "_ci",  # a half-width, in the unit of the name before it
 )  # fmt: skip
 NVML_UNITS: Final = ("_mw", "_mj")
@@ -110,10 +111,20 @@ ALLOWED: Final = {
     "target": "the value that a training's metric is to reach, in the metric's own unit",
     "cost_bound": "the cost at which a run is stopped: an objective's, in J for energy and time weighed by eta",
     "late_cost_bound": "the same",
+    "baseline_cost": "money; the currency is a field beside it",
+    "used": "an amount of a report's line: J, g or money",
+    "saved": "the same",
+    "ci90": "the half-width of its interval, the same",
     "error": "a standard error, in the unit of the value beside it",
 }
 FLOATS: Final = frozenset({"float", "Quantity", "Seconds", "Watts", "TimeS", "PowerW", "Amount", "Number"})
 """Annotations that are floats, by themselves, optional, or as items of an array or a sequence."""
+
+CHART_FILES: Final = ("controller/web/charts/",)
+CHART_PLACES: Final = {
+    "xs", "x", "lefts", "rights", "ys", "bottoms", "lowers", "uppers", "ticks", "lone_half", "round_step",
+}  # fmt: skip
+"""Places on an axis of a chart, in the unit that the label of the axis says."""
 
 
 def is_float(annotation: ast.expr | None) -> bool:
@@ -153,6 +164,8 @@ def floats_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def is_named_well(name: str, file: str) -> bool:
     """Return whether a name tells its unit, that it counts (`n_…`) or is a logarithm (`log_…`), or may do without."""
     bare = name.strip("_")
+    if file.startswith(CHART_FILES) and bare in CHART_PLACES:
+        return True
     units = UNITS + NVML_UNITS if file.startswith(NVML_FILES) else UNITS
     return f"_{bare}".endswith(units) or bare.startswith(("n_", "log_")) or bare in ALLOWED
 

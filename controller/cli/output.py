@@ -3,9 +3,7 @@
 import json
 import re
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -41,17 +39,6 @@ class Terminal(Console):
 def shown(text: str) -> str:
     """Return a text from outside as rich's markup that shows it, on one line."""
     return escape(printable(text))
-
-
-def html_file(text: str) -> Path:
-    """Return the file that a page for the browser is written to: the type of an argument.
-
-    Raises:
-        ArgumentTypeError: what draws the page is not installed.
-    """
-    if find_spec("bokeh") is None:
-        raise ArgumentTypeError("needs bokeh, which is not installed: pip install bokeh")
-    return Path(text)
 
 
 def print_json(report: object) -> None:

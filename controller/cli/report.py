@@ -3,10 +3,12 @@
 import argparse
 import csv
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,7 @@ from rich.console import Console
 from sqlalchemy import Connection
 
 from controller.cli.configuration import add_configuration
-from controller.cli.output import Terminal, plain_table, print_json, shown
+from controller.cli.output import Terminal, plain_table, print_json, shown, write_drawing
 from controller.config import load_config
 from controller.errors import ConfigError, ControllerError
 from controller.history.energy_history.growth import day_of
@@ -24,6 +26,8 @@ from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, oldest_s, run_parts
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry, Part, entry_of, sum_of_gpus
+from controller.web.report_page import ReportPage, render_report
+from gridchase.cli.verb import VERSION
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import DAY_S, duration_text
 from publishers.messages.reports import RunEnergy
@@ -64,6 +68,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     form = verb.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser and for paper")
     verb.set_defaults(do=report, default_log_level="warning")
 
 
@@ -78,22 +83,53 @@ def report(options: argparse.Namespace) -> int:
     faults: list[str] = []
     if options.by == "gpu" and any(which):
         faults.append("--by gpu: counts all that a GPU used; leave out --user, --job and --run")
+    if options.by == "gpu" and options.html is not None:
+        faults.append("--html: shows what runs saved; leave out --by gpu")
     now_s = datetime.now().astimezone().timestamp()
     period = _period(options, now_s, faults)
     path = options.database or _path(options, faults)
     if faults:
         raise ConfigError(faults)
+    groups = (options.by, "day", *(() if any(which) else ("gpu",))) if options.html else (options.by,)
     try:
-        found = read_history(path, lambda connection: _report(connection, options.by, which, period, now_s))
+        found, *more = read_history(
+            path, lambda connection: [_report(connection, by, which, period, now_s) for by in groups]
+        )
     except (DatabaseUnavailableError, DatabaseVersionError) as error:
         raise ControllerError(str(error)) from error
-    if options.json:
+    if options.html is not None:
+        page = render_report(_page(options, found, *more))
+        write_drawing("--html", options.html, page.encode(), as_json=False)
+    elif options.json:
         print_json(found)
     elif options.csv:
         _print_csv(found.rows)
     else:
         _print(found, Terminal())
     return 0
+
+
+def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report | None = None) -> ReportPage:
+    """Return what the page shows of a report, of its days and, if all runs are in it, of all GPUs."""
+    used_j = None if gpus is None else gpus.total.energy_j
+    rest_j = 0.0 if used_j is None else used_j - (found.total.energy_j or 0.0)
+    asked = {name: getattr(options, name) for name in ("database", "by", "month", "since", *RunFilter._fields)}
+    words = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
+    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}" for at_s in (found.since_s, found.until_s))
+    return ReportPage(
+        period=f"{begin} to {end}"
+        if options.month is None
+        else f"{datetime.fromtimestamp(found.since_s).astimezone():%B %Y}",
+        headline=found.headline,
+        by=options.by,
+        total=found.total,
+        rows=found.rows,
+        days=days.rows,
+        without_run_j=rest_j if rest_j > 0 else None,
+        command=shlex.join(["gridchase", "report", *words, "--html", options.html.name]),
+        fingerprint=sha256(msgspec.json.encode((found, days))).hexdigest()[:16],
+        version=VERSION,
+    )
 
 
 def _path(options: argparse.Namespace, faults: list[str]) -> Path:

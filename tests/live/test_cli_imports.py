@@ -15,7 +15,7 @@ except SystemExit as end:
     assert not end.code
 print(*sys.modules)
 """
-HEAVY = {"aiohttp", "aiomqtt", "alembic", "amqtt", "asyncio", "bokeh", "numpy", "pynvml", "rich", "sqlalchemy"}
+HEAVY = {"aiohttp", "aiomqtt", "alembic", "amqtt", "asyncio", "numpy", "pynvml", "rich", "sqlalchemy"}
 
 
 def imported(*arguments: str) -> set[str]:
@@ -33,8 +33,8 @@ def test_what_is_no_verb_needs_nothing(word: str) -> None:
 
 @pytest.mark.parametrize("verb", ["controller", "restore", "check", "signal", "demo", "replay --help"])
 def test_the_database_of_the_policy_service_is_for_those_who_use_it(verb: str) -> None:
-    assert imported(*verb.split()) & {"sqlalchemy", "alembic", "bokeh"} == set()
+    assert imported(*verb.split()) & {"sqlalchemy", "alembic"} == set()
 
 
 def test_the_policy_service_needs_no_gpu() -> None:
-    assert imported("policy", "jobs") & {"pynvml", "amqtt", "bokeh"} == set()
+    assert imported("policy", "jobs") & {"pynvml", "amqtt"} == set()

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from controller.cli.output import Terminal, note_stream, print_json, write_file
 from controller.cli.policy.config import read_store_password
+from controller.cli.policy.page import render_page
 from controller.cli.policy.terminal import print_jobs, print_view
 from controller.cli.policy.view import JobView, as_dict, ends_text, view_of
 from controller.errors import ConfigError, ControllerError
@@ -81,9 +81,7 @@ def show(database: DatabaseLocation, job: str, *, as_json: bool, html: Path | No
     """Print the estimates for a job's batch sizes, the next one and the last runs; or write the page."""
     view = asyncio.run(_with_repository(database, lambda repository: _view(repository, job)))
     if html is not None:
-        # Bokeh takes longer to import than everything else here, so it is imported only for a page.
-        page: str = import_module("controller.cli.policy.page").render_page(view)
-        _write(html, page.encode())
+        _write(html, render_page(view).encode())
         print(html.resolve().as_uri(), file=note_stream(as_json=as_json))
     if as_json:
         print_json(as_dict(view))

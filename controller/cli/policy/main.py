@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.output import config_line, html_file
+from controller.cli.output import config_line
 from controller.cli.policy import jobs as policy_jobs
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.errors import ConfigError, ControllerError
@@ -92,7 +92,7 @@ def _add_show(parts: "Verbs") -> None:
     show = _add(parts, "show", "estimates for a job's batch sizes, the next one and why, and the last runs")
     _add_job(show)
     show.add_argument("--json", action="store_true", help="print JSON")
-    show.add_argument("--html", type=html_file, metavar="FILE", help="write an HTML page to this file")
+    show.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page to this file")
     show.set_defaults(
         do=lambda options: policy_jobs.show(_database(options), options.job, as_json=options.json, html=options.html)
     )

@@ -1,14 +1,8 @@
 """The HTML page of a job of the policy service."""
 
-from collections.abc import Iterable
-from html import escape
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from bokeh.models import ColumnDataSource, HoverTool, Range1d
-from bokeh.models.annotations import Whisker
-from bokeh.plotting import figure
-
-from controller.cli.page import new_figure, render_document, render_table
 from controller.cli.policy.view import (
     NO_COST,
     JobView,
@@ -19,186 +13,154 @@ from controller.cli.policy.view import (
     next_text,
     run_texts,
 )
+from controller.web.charts.document import render_document, render_table
+from controller.web.charts.figure import render_chart
+from controller.web.charts.marks import Band, Chart, Colour, Line, Mark, NumberAxis, Panel, Points, Shape
+from controller.web.charts.markup import Markup, element, escaped
+from policies.batch_size.study import Belief
 from policies.service.records import Trial
 
-_BLUE: Final = "#2b6cb0"
-_ENDS: Final = {
-    "reached": ("circle", "#2f855a"),
-    "stopped": ("x", "#c05621"),
-    "failed": ("square_x", "#c53030"),
-    "lost": ("x", "#a0aec0"),
-    "running": ("circle_dot", "#718096"),
-    "open": ("circle", "#cbd5e0"),
+_ENDS: Final[dict[str, tuple[Shape, Colour]]] = {
+    "reached": ("dot", "saved"),
+    "stopped": ("cross", "warning"),
+    "failed": ("square", "error"),
+    "lost": ("cross", "prior"),
+    "running": ("ring", "power"),
+    "open": ("ring", "prior"),
 }
-_STYLE: Final = """
-h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-th { font-weight: 600 } td:last-child, th:last-child { text-align: left; white-space: normal }
-tr.pruned td { color: #a0aec0 } tr.next td { background: #ebf8ff }
-p.next { background: #ebf8ff; border-left: 4px solid #2b6cb0; padding: .6rem 1rem }
-p.note { color: #4a5568; font-size: .85rem }
-"""
-_TOOLS: Final = "pan,wheel_zoom,box_zoom,reset,save"
+_EXPECTED: Final = "expected, with its 90 % interval"
 
 
 def render_page(view: JobView) -> str:
     """Return the page, HTML."""
-    name = escape(str(view.job.key))
+    unit = view.scale.unit
+    policy = f"{ends_text(view)}; policy {view.posterior.policy}; default {view.job.default_batch_size}."
     return render_document(
         f"{view.job.key}: batch sizes",
-        _STYLE,
         [
-            f"<h1>{name}</h1>",
-            f"<p>{ends_text(view)}; policy {view.posterior.policy}; default {view.job.default_batch_size}.</p>",
-            f'<p class="next"><b>Next:</b> {escape(next_text(view))}</p>',
-            "<h2>Estimates for each batch size</h2>",
+            element("h1", element("bdi", escaped(str(view.job.key)))),
+            element("p", escaped(policy)),
+            element("p", element("b", escaped("Next: ")), escaped(next_text(view)), class_="next"),
+            element("h2", escaped("Estimates for each batch size")),
             _beliefs_table(view),
-            f'<p class="note">Costs in {view.scale.unit}: {escape(cost_text(view.posterior.eta))}. ~: inferred.</p>',
-        ],
-        [plot for plot in (_costs(view), _epochs(view), _history(view)) if plot is not None],
-        [
-            "<h2>Runs</h2>",
+            _note(f"Costs in {unit}: {cost_text(view.posterior.eta)}. ~: inferred."),
+            *(render_chart(chart) for chart in _charts(view)),
+            element("h2", escaped("Runs")),
             _trials_table(view),
-            f'<p class="note">To the target; energy and cost in {view.scale.unit}; times of day in UTC.</p>',
-            f'<p class="note">{escape(NO_COST)}.</p>' if cost_is_missing(view) else "",
+            _note(f"To the target; energy and cost in {unit}; times of day in UTC."),
+            *([_note(f"{NO_COST}.")] if cost_is_missing(view) else []),
         ],
     )
 
 
-def _costs(view: JobView) -> figure | None:
-    """Return the cost of a run by batch size: the posterior with its interval, and the costs of past runs."""
-    rows = _rows(view, ("cost", "cost_lower", "cost_upper"), size_j=view.scale.size_j)
-    if not rows["x"]:
-        return None
-    plot = _figure(view, "Cost of a run to the target, and its 90 % interval", f"cost [{view.scale.unit}]")
-    _draw_posterior(plot, rows)
-    _draw_runs(plot, view)
-    return plot
+def _note(text: str) -> Markup:
+    return element("p", escaped(text), class_="note")
 
 
-def _epochs(view: JobView) -> figure | None:
-    rows = _rows(view, ("epochs", "epochs_lower", "epochs_upper"), size_j=1.0)
-    if not rows["x"]:
-        return None
-    plot = _figure(view, "Epochs to the target, and their 90 % interval", "epochs")
-    _draw_posterior(plot, rows)
-    return plot
+def _charts(view: JobView) -> Iterator[Chart]:
+    """Yield the cost and the epochs of a run by batch size, and the batch sizes of the runs; those without data not.
+
+    The tables of the page have their data.
+    """
+    sizes = NumberAxis(label="batch size", is_log=True, ticks=view.job.batch_sizes)
+    costs = [*_posterior(view, ("cost", "cost_lower", "cost_upper"), size_j=view.scale.size_j), *_costs_of_runs(view)]
+    epochs = _posterior(view, ("epochs", "epochs_lower", "epochs_upper"), size_j=1.0)
+    trials = ((trial, trial.recurrence, trial.batch_size) for trial in view.trials)
+    recurrences = NumberAxis(label="recurrence")
+    for title, words, x_axis, y_axis, marks in (
+        (
+            "Cost of a run to the target",
+            "What is expected for each batch size, and what runs have cost.",
+            sizes,
+            NumberAxis(label=f"{view.scale.unit} a run", is_log=True),
+            costs,
+        ),
+        (
+            "Epochs to the target",
+            "What is expected for each batch size.",
+            sizes,
+            NumberAxis(label="epochs", is_log=True),
+            epochs,
+        ),
+        (
+            "Batch sizes of the runs",
+            "Oldest on the left, and how each ended.",
+            recurrences,
+            NumberAxis(label="batch size", is_log=True, ticks=view.job.batch_sizes),
+            _ends(view, trials),
+        ),
+    ):
+        if marks:
+            panel = Panel(axis=y_axis, marks=marks)
+            yield Chart(title=title, words=words, x_axis=x_axis, panels=[panel], has_table=False)
 
 
-def _history(view: JobView) -> figure | None:
-    """Return the batch sizes of the runs over time; the colour is that of their end."""
-    if not view.trials:
-        return None
-    plot = new_figure(
-        "Batch sizes of the runs, oldest first",
-        "recurrence",
-        "batch size",
-        y_axis_type="log",
-        sizing_mode="scale_width",
-        tools=_TOOLS,
-    )
-    plot.toolbar.logo = None
-    plot.yaxis.ticker = list(view.job.batch_sizes)
-    plot.yaxis.major_label_overrides = {size: str(size) for size in view.job.batch_sizes}
-    _draw_ends(plot, view, ((trial, trial.recurrence, trial.batch_size) for trial in view.trials))
-    if plot.legend:
-        plot.legend.orientation = "horizontal"
-        plot.add_layout(plot.legend[0], "above")
-    return plot
+def _posterior(view: JobView, names: tuple[str, str, str], *, size_j: float) -> list[Mark]:
+    """Return the median by batch size and its interval, without batch sizes that cannot run."""
+    rows = [
+        (belief, *(value / size_j for value in values))
+        for belief in view.posterior.beliefs
+        if not belief.is_pruned and None not in (values := [getattr(belief, name) for name in names])
+    ]
+    if not rows:
+        return []
+    beliefs, medians, lowers, uppers = zip(*rows, strict=True)
+    xs = [belief.batch_size for belief in beliefs]
+    texts = [_belief_text(view, belief) for belief in beliefs]
+    return [
+        Band(name="90 % interval", xs=xs, lowers=lowers, uppers=uppers, colour="power"),
+        Line(name=_EXPECTED, xs=xs, ys=medians, colour="power"),
+        Points(name=_EXPECTED, xs=xs, ys=medians, lowers=lowers, uppers=uppers, texts=texts, colour="power"),
+    ]
 
 
-def _figure(view: JobView, title: str, label: str) -> figure:
-    sizes = view.job.batch_sizes
-    plot = new_figure(
-        title,
-        "batch size",
-        label,
-        x_axis_type="log",
-        y_axis_type="log",
-        x_range=Range1d(start=sizes[0] / 1.2, end=sizes[-1] * 1.2),
-        sizing_mode="scale_width",
-        tools=_TOOLS,
-    )
-    plot.toolbar.logo = None
-    plot.xaxis.ticker = list(sizes)
-    plot.xaxis.major_label_overrides = {size: str(size) for size in sizes}
-    return plot
+def _belief_text(view: JobView, belief: Belief) -> str:
+    texts = estimate_texts(view, belief)
+    ends = f"{belief.n_reached} reached, {belief.n_stopped} stopped"
+    return f"batch size {belief.batch_size}: {texts.epochs} epochs, {texts.run_cost} {view.scale.unit}; {ends}"
 
 
-def _rows(view: JobView, names: tuple[str, str, str], *, size_j: float) -> dict[str, list[Any]]:
-    """Return the posterior as columns: the median `y` and its interval, without batch sizes that cannot run."""
-    rows: dict[str, list[Any]] = {"x": [], "y": [], "lower": [], "upper": [], "runs": []}
-    for belief in view.posterior.beliefs:
-        values = [getattr(belief, name) for name in names]
-        if belief.is_pruned or any(value is None for value in values):
-            continue
-        rows["x"].append(belief.batch_size)
-        for key, value in zip(("y", "lower", "upper"), values, strict=True):
-            rows[key].append(value / size_j)
-        rows["runs"].append(f"{belief.n_reached} reached, {belief.n_stopped} stopped")
-    return rows
+def _costs_of_runs(view: JobView) -> list[Mark]:
+    costs = ((trial, trial.batch_size, view.costs.get(trial.run, 0.0)) for trial in view.trials)
+    return _ends(view, ((trial, size, cost / view.scale.size_j) for trial, size, cost in costs if cost > 0))
 
 
-def _draw_posterior(plot: figure, rows: dict[str, list[Any]]) -> None:
-    source = ColumnDataSource(rows)
-    plot.varea(x="x", y1="lower", y2="upper", source=source, color=_BLUE, alpha=0.12)
-    plot.add_layout(Whisker(base="x", lower="lower", upper="upper", source=source, line_color=_BLUE))
-    plot.line(x="x", y="y", source=source, color=_BLUE, line_width=2)
-    dots = plot.scatter(x="x", y="y", source=source, color=_BLUE, size=7, legend_label="expected")
-    tips = [("batch size", "@x"), ("expected", "@y{0.[00]}"), ("90 %", "@lower{0.[00]} to @upper{0.[00]}")]
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=[*tips, ("runs", "@runs")]))
-    plot.legend.location = "top_center"
-    plot.legend.orientation = "horizontal"
-
-
-def _draw_runs(plot: figure, view: JobView) -> None:
-    costs = ((trial, trial.batch_size, view.costs[trial.run]) for trial in view.trials if trial.run in view.costs)
-    _draw_ends(plot, view, ((trial, size, cost / view.scale.size_j) for trial, size, cost in costs if cost > 0))
-
-
-def _draw_ends(plot: figure, view: JobView, points: Iterable[tuple[Trial, float, float]]) -> None:
-    """Draw runs as points; colour and marker are those of their end."""
+def _ends(view: JobView, points: Iterable[tuple[Trial, float, float]]) -> list[Mark]:
+    """Return runs as points; colour and shape are those of their end."""
     drawn = list(points)
-    for state, (marker, colour) in _ENDS.items():
-        ends = [point for point in drawn if point[0].state == state]
-        if not ends:
-            continue
-        texts = [run_texts(view, trial) for trial, _, _ in ends]
-        source = ColumnDataSource(
-            {
-                "x": [x for _, x, _ in ends],
-                "y": [y for _, _, y in ends],
-                "run": [trial.run for trial, _, _ in ends],
-                "size": [each.batch_size for each in texts],
-                "epochs": [each.epochs for each in texts],
-                "cost": [each.cost for each in texts],
-                "why": [trial.detail for trial, _, _ in ends],
-            }
+    return [
+        Points(
+            name=state,
+            xs=[x for trial, x, _ in drawn if trial.state == state],
+            ys=[y for trial, _, y in drawn if trial.state == state],
+            texts=[_run_text(view, trial) for trial, _, _ in drawn if trial.state == state],
+            shape=shape,
+            colour=colour,
         )
-        dots = plot.scatter(
-            x="x",
-            y="y",
-            source=source,
-            marker=marker,
-            size=10,
-            color=colour,
-            line_width=2,
-            alpha=0.8,
-            legend_label=state,
-        )
-        tips = [("run", "@run"), ("batch size", "@size"), ("epochs", "@epochs"), ("cost", "@cost"), ("why", "@why")]
-        plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
+        for state, (shape, colour) in _ENDS.items()
+        if any(trial.state == state for trial, _, _ in drawn)
+    ]
 
 
-def _beliefs_table(view: JobView) -> str:
+def _run_text(view: JobView, trial: Trial) -> str:
+    texts = run_texts(view, trial)
+    cost = f"{texts.epochs} epochs, {texts.cost} {view.scale.unit}"
+    return f"{trial.run}: batch size {texts.batch_size}, {texts.end}, {cost}: {trial.detail}"
+
+
+def _beliefs_table(view: JobView) -> Markup:
     rows, classes = [], []
     for belief in view.posterior.beliefs:
         texts = estimate_texts(view, belief)
-        classes.append("pruned" if belief.is_pruned else "next" if "next" in texts.marks else "")
+        classes.append("faint" if belief.is_pruned else "next" if "next" in texts.marks else "")
         rows.append((str(belief.batch_size), str(belief.n_reached), str(belief.n_stopped), *texts))
     headings = ("batch size", "reached", "stopped", "epochs (90 %)", "an epoch", "a run (90 %)", "")
-    return render_table(headings, rows, classes)
+    return render_table(headings, rows, row_classes=classes, last_is_text=True)
 
 
-def _trials_table(view: JobView) -> str:
-    rows = ((*run_texts(view, trial), trial.detail) for trial in view.trials)
-    return render_table(("#", "asked", "batch size", "end", "epochs", "energy", "time", "cost", "why"), rows)
+def _trials_table(view: JobView) -> Markup:
+    rows = (
+        (trial.run, *texts, trial.detail) for trial, texts in ((trial, run_texts(view, trial)) for trial in view.trials)
+    )
+    headings = ("run", "#", "asked", "batch size", "end", "epochs", "energy", "time", "cost", "why")
+    return render_table(headings, rows, last_is_text=True)

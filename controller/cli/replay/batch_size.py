@@ -5,7 +5,6 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from controller.cli.output import Terminal, html_file, plain_table, print_json, terminal_plot, write_drawing
+from controller.cli.output import Terminal, plain_table, print_json, terminal_plot, write_drawing
+from controller.cli.replay.batch_size_page import render_page
 from controller.cli.replay.options import ETA, SEEDS, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.processes import replay_each
 from controller.demo.recurrences.trace_files import INCLUDED, read_workloads
@@ -72,7 +72,7 @@ def add_part(parts: "Verbs") -> None:
     _add_conditions(part)
     add_policies(part, POLICIES)
     add_output(part)
-    part.add_argument("--html", type=html_file, metavar="FILE", help="also write the curves as a page for the browser")
+    part.add_argument("--html", type=Path, metavar="FILE", help="also write the curves as a page for the browser")
     part.set_defaults(default_log_level="warning", do=replay_batch_size)
 
 
@@ -120,9 +120,7 @@ def replay_batch_size(options: argparse.Namespace) -> int:
         what="policies on workloads",
     )
     if options.html is not None:
-        # Bokeh takes longer to import than everything else here, so it is imported only for a page.
-        page: str = import_module("controller.cli.replay.batch_size_page").render_page(results, conditions)
-        write_drawing("--html", options.html, page.encode(), as_json=options.json)
+        write_drawing("--html", options.html, render_page(results, conditions).encode(), as_json=options.json)
     if options.json:
         print_json([_as_row(result) for result in results])
     else:

@@ -1,21 +1,20 @@
 """The HTML report of the batch size replay."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import Final
 
-import numpy as np
-from bokeh.plotting import figure
-
-from controller.cli.page import FIRST_TWO_LEFT, new_figure, render_document, render_table
+from controller.web.charts.document import render_document, render_table
+from controller.web.charts.figure import render_chart
+from controller.web.charts.marks import Chart, Colour, Line, NumberAxis, Panel
+from controller.web.charts.markup import element, escaped
 from policies.replay.batch_size.evaluation import BatchSizeEvaluation, Conditions, by_workload
 
-COLOURS: Final = {
-    "gridchase": "#2f855a",
-    "gridchase-untimed": "#2b6cb0",
-    "gridchase-profiled": "#6b46c1",
-    "zeus": "#c05621",
-    "oracle": "#a0aec0",
+COLOURS: Final[dict[str, Colour]] = {
+    "gridchase": "saved",
+    "gridchase-untimed": "power",
+    "gridchase-profiled": "pinned",
+    "zeus": "warning",
+    "oracle": "prior",
 }
 """The grid search and the default are far above these; they are only in the table."""
 _HEAD: Final = ("workload", "policy", "regret", "±", "energy", "time", "energy, last 5", "time, last 5")
@@ -26,14 +25,12 @@ def render_page(results: Sequence[BatchSizeEvaluation], conditions: Conditions) 
     title = "Batch sizes: policies compared"
     return render_document(
         title,
-        FIRST_TWO_LEFT,
         [
-            f"<h1>{title}</h1>",
-            f"<p>{escape(_conditions_text(results, conditions))}</p>",
-            render_table(_HEAD, map(_cells, results)),
+            element("h1", escaped(title)),
+            element("p", escaped(_conditions_text(results, conditions))),
+            render_table(_HEAD, map(_cells, results), n_names=2),
+            *(render_chart(_chart(workload, rows)) for workload, rows in by_workload(results).items()),
         ],
-        [_plot(workload, rows) for workload, rows in by_workload(results).items()],
-        [],
     )
 
 
@@ -58,14 +55,20 @@ def _cells(result: BatchSizeEvaluation) -> tuple[str, ...]:
     return (result.workload, result.policy, f"{result.regret:.2f}", f"{result.regret_sd:.2f}", *changes)
 
 
-def _plot(workload: str, rows: Sequence[BatchSizeEvaluation]) -> figure:
-    plot = new_figure(workload, "recurrence", "regret")
-    for row in rows:
-        if row.policy in COLOURS:
-            places = np.arange(1.0, row.n_recurrences + 1)
-            plot.line(
-                places, row.regret_by_recurrence, line_width=2, color=COLOURS[row.policy], legend_label=row.policy
-            )
-    if plot.legend:
-        plot.legend.location, plot.legend.background_fill_alpha = "top_left", 0.6
-    return plot
+def _chart(workload: str, rows: Sequence[BatchSizeEvaluation]) -> Chart:
+    lines = [
+        Line(
+            name=row.policy,
+            xs=range(1, row.n_recurrences + 1),
+            ys=list(row.regret_by_recurrence),
+            colour=COLOURS[row.policy],
+        )
+        for row in rows
+        if row.policy in COLOURS
+    ]
+    return Chart(
+        title=workload,
+        words="What the policies have wasted up to each recurrence.",
+        x_axis=NumberAxis(label="recurrence"),
+        panels=[Panel(axis=NumberAxis(label="regret, in runs of the oracle", has_zero=True), marks=lines)],
+    )

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controller.cli.output import Terminal, html_file, print_json, write_drawing
+from controller.cli.output import Terminal, print_json, write_drawing
 from controller.cli.replay.options import PROCESSES, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.plan_inputs import (
     CurveSelection,
@@ -22,6 +22,7 @@ from controller.cli.replay.plan_inputs import (
     read_signals,
     scenario_of,
 )
+from controller.cli.replay.plan_page import render_page
 from controller.cli.replay.plan_view import SavingsReport, tables
 from controller.cli.replay.processes import replay_each
 from controller.demo.day.grid import FIVE_WEEKS
@@ -92,7 +93,7 @@ def add_part(parts: "Verbs") -> None:
     add_policies(part, POLICIES, default="all but the live ones")
     add_output(part)
     part.add_argument("--png", type=Path, metavar="FILE", help="also draw the savings and a run as a picture")
-    part.add_argument("--html", type=html_file, metavar="FILE", help="the same as a page for the browser")
+    part.add_argument("--html", type=Path, metavar="FILE", help="the same as a page for the browser")
     part.set_defaults(default_log_level="warning", do=replay_plan)
 
 
@@ -268,11 +269,12 @@ def _replay_totals(task: _Task) -> TotalsByVariant:
 
 
 def _draw(report: SavingsReport, options: argparse.Namespace) -> None:
-    # Matplotlib and Bokeh take longer to import than everything else here, so they are imported only for a drawing.
-    for option, path, module in (("--png", options.png, "plan_png"), ("--html", options.html, "plan_page")):
-        if path is not None:
-            drawing: bytes = import_module(f"controller.cli.replay.{module}").render(report)
-            write_drawing(option, path, drawing, as_json=options.json)
+    if options.png is not None:
+        # Matplotlib takes longer to import than everything else here, so it is imported only for a picture.
+        picture: bytes = import_module("controller.cli.replay.plan_png").render(report)
+        write_drawing("--png", options.png, picture, as_json=options.json)
+    if options.html is not None:
+        write_drawing("--html", options.html, render_page(report).encode(), as_json=options.json)
 
 
 def _print(report: SavingsReport) -> None:

@@ -1,16 +1,15 @@
 """The HTML report of the plan replay."""
 
-from html import escape
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
-import numpy as np
-from bokeh.models import LinearAxis, Range1d
-from bokeh.plotting import figure
-
-from controller.cli.page import FIRST_TWO_LEFT, new_figure, render_document, render_table
-from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, example_title, label, percent
+from controller.cli.replay.plan_view import CURVES, SavingsReport, example_title, label, percent
+from controller.web.charts.document import render_document, render_table
+from controller.web.charts.figure import render_chart
+from controller.web.charts.marks import Chart, Colour, Dash, Line, NumberAxis, Panel, Points, Shape
+from controller.web.charts.markup import element, escaped
 from policies.replay.power_limit.evaluation import SavingsRow
-from policies.replay.power_limit.example import ExampleRun
+from policies.replay.power_limit.example import ExampleRun, RunTimeline
 from policies.vocabulary.units import HOUR_S, Values
 
 _EXPLANATION: Final = (
@@ -20,19 +19,43 @@ _EXPLANATION: Final = (
 _HEAD: Final = (
     "signal", "policy", "budget", "saved", "energy saved", "slower", "at worst", "runs",
 )  # fmt: skip
-MARGIN_W: Final = 5.0
+_MARKS: Final[dict[str, tuple[Colour, Shape]]] = {
+    "max": ("second", "dot"),
+    "best-static": ("prior", "dot"),
+    "static-mix": ("prior", "ring"),
+    "static-mix-live": ("prior", "square"),
+    "zeus": ("warning", "cross"),
+    "chase": ("pinned", "dot"),
+    "chase-svr": ("pinned", "ring"),
+    "chase-perfect": ("pinned", "square"),
+    "chase-best-eta": ("pinned", "cross"),
+    "gridchase": ("saved", "dot"),
+    "gridchase-open": ("saved", "ring"),
+    "gridchase-forecast": ("saved", "square"),
+    "gridchase-perfect": ("saved", "cross"),
+    "gridchase-live": ("power", "dot"),
+    "gridchase-live-open": ("power", "ring"),
+    "offline": ("text", "dot"),
+}
+"""Colour and shape of each policy: a colour for each family."""
+_DASHES: Final[dict[str, Dash]] = {"static-mix": "dashed", "offline": "dotted"}
+"""Those of the lines of an example run; gridchase's is solid."""
 
 
-def render(report: SavingsReport) -> bytes:
+def render_page(report: SavingsReport) -> str:
     """Return the page, HTML."""
     title = "Power limits: policies compared"
+    words = f"{report.title}; {report.where}. {_EXPLANATION}"
+    charts = [_front(report), *([] if report.example is None else [_example(report.example)])]
     return render_document(
         title,
-        FIRST_TWO_LEFT,
-        [f"<h1>{title}</h1>", f"<p>{escape(report.title)}; {escape(report.where)}. {_EXPLANATION}</p>"],
-        [_front(report), *([] if report.example is None else _example(report.example))],
-        [render_table(_HEAD, map(_cells, report.rows))],
-    ).encode()
+        [
+            element("h1", escaped(title)),
+            element("p", escaped(words)),
+            *map(render_chart, charts),
+            render_table(_HEAD, map(_cells, report.rows), n_names=2),
+        ],
+    )
 
 
 def _cells(row: SavingsRow) -> tuple[str, ...]:
@@ -46,35 +69,48 @@ def _cells(row: SavingsRow) -> tuple[str, ...]:
     return (row.signal, label(row), *(f"{percent(ratio)} %" for ratio in ratios), f"{row.n_starts:,}")
 
 
-def _front(report: SavingsReport) -> figure:
+def _front(report: SavingsReport) -> Chart:
     """Return savings over slowdown, with the Pareto front of the optimum."""
-    plot = new_figure(f"saved over slower, {report.where}", "slower [%]", "saved [%]", height=430)
+    marks: list[Line | Points] = []
     for policy, dash in CURVES.items():
         slower, saved = report.curve(policy)
-        plot.line(slower, saved, line_width=2, line_dash=dash, color=COLOURS[policy], legend_label=policy)
+        marks.append(Line(name=f"{policy}, all", xs=slower, ys=saved, dash=dash, colour=_MARKS[policy][0]))
     for policy, (slower, saved) in report.points().items():
-        plot.scatter(slower, saved, size=9, color=COLOURS[policy], legend_label=policy)
-    plot.legend.location, plot.legend.background_fill_alpha, plot.legend.click_policy = "bottom_right", 0.6, "hide"
-    return plot
+        colour, shape = _MARKS[policy]
+        texts = [f"{policy}: {y:.1f} % saved, {x:.1f} % slower" for x, y in zip(slower, saved, strict=True)]
+        marks.append(Points(name=policy, xs=slower, ys=saved, texts=texts, colour=colour, shape=shape))
+    return Chart(
+        title=f"Saved over slower, {report.where}",
+        words="Further up is better, further left is better; lines go through all budgets (of chase: all η).",
+        x_axis=NumberAxis(label="% slower"),
+        panels=[Panel(axis=NumberAxis(label="% saved"), marks=marks, height_em=20.0)],
+        has_table=False,
+    )
 
 
-def _example(example: ExampleRun) -> list[figure]:
-    limits = new_figure(example_title(example), "", "limit [W]")
-    rates = new_figure("mean rates", "hours", "relative to the highest limit [%]", height=250, x_range=limits.x_range)
-    low, high = float(example.values.min()), float(example.values.max())
-    held_w = np.concatenate([timeline.limits_w for timeline in example.timelines.values()])
-    limits.y_range = Range1d(start=float(held_w.min()) - MARGIN_W, end=float(held_w.max()) + MARGIN_W)
-    limits.extra_y_ranges = {"signal": Range1d(start=low, end=max(high, low + 1e-9))}
-    limits.add_layout(LinearAxis(y_range_name="signal", axis_label=example.unit), "right")
-    _stairs(limits, example.edges_s, example.values, color="#a0aec0", y_range_name="signal")
+def _example(example: ExampleRun) -> Chart:
+    """Return the signal, and below it the limits and the rates of a run under several policies."""
+    signal = _stairs("signal", example.edges_s, example.values, "grid")
+    limits = list(_timelines(example, lambda timeline: timeline.limits_w))
+    rates = list(_timelines(example, lambda timeline: 100 * timeline.rate_ratios))
+    return Chart(
+        title=f"An example: {example_title(example)}",
+        words="The signal, the mean power limit in each period, and the mean rate beside that at the highest limit.",
+        x_axis=NumberAxis(label="hours since the start"),
+        panels=[
+            Panel(axis=NumberAxis(label=example.unit), marks=[signal], height_em=7.0),
+            Panel(axis=NumberAxis(label="W, power limit"), marks=limits, height_em=13.0),
+            Panel(axis=NumberAxis(label="% of the rate at the highest limit"), marks=rates, height_em=10.0),
+        ],
+    )
+
+
+def _timelines(example: ExampleRun, values_of: Callable[[RunTimeline], Values]) -> Iterator[Line]:
     for policy, timeline in example.timelines.items():
-        style: dict[str, Any] = {"color": COLOURS[policy], "legend_label": policy, "alpha": 0.8}
-        _stairs(limits, timeline.edges_s, timeline.limits_w, **style)
-        _stairs(rates, timeline.edges_s, 100 * timeline.rate_ratios, **style)
-    for plot in (limits, rates):
-        plot.legend.click_policy, plot.legend.background_fill_alpha = "hide", 0.6
-    return [limits, rates]
+        dash = _DASHES.get(policy, "solid")
+        yield _stairs(policy, timeline.edges_s, values_of(timeline), _MARKS[policy][0], dash)
 
 
-def _stairs(plot: figure, edges_s: Values, values: Values, **style: Any) -> None:  # noqa: ANN401 — those of Bokeh
-    plot.step(edges_s / HOUR_S, np.append(values, values[-1]), mode="after", line_width=1.5, **style)
+def _stairs(name: str, edges_s: Values, values: Values, colour: Colour, dash: Dash = "solid") -> Line:
+    hours = (edges_s / HOUR_S).tolist()
+    return Line(name=name, xs=hours, ys=values.tolist(), colour=colour, dash=dash, is_stepped=True)

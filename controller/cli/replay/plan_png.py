@@ -45,7 +45,7 @@ def _draw_example(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa
         style = {"color": COLOURS[policy], "alpha": 0.8, "baseline": None}
         limits.stairs(timeline.limits_w, timeline.edges_s / HOUR_S, label=policy, **style)
         rates.stairs(100 * timeline.rate_ratios, timeline.edges_s / HOUR_S, **style)
-    limits.set(ylabel="limit [W]", title=example_title(example))
+    limits.set(ylabel="limit [W]", title=f"{example_title(example)}: mean limits by period, and the signal (grey)")
     limits.set_zorder(behind.get_zorder() + 1)
     limits.patch.set_visible(False)
     rates.set(xlabel="hours", ylabel="rate relative to\nthe highest limit [%]")

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.cli.output import plain_table
+from controller.web.charts.marks import Dash
 from policies.replay.power_limit.evaluation import LIVE, SavingsRow
 from policies.replay.power_limit.example import ExampleRun
 
@@ -58,7 +59,7 @@ COLOURS: Final = {
     "offline": "#1a202c",
 }
 """The colour of each policy."""
-CURVES: Final = {"offline": "solid", "static-mix": "dashed", "chase": "dotted"}
+CURVES: Final[dict[str, Dash]] = {"offline": "solid", "static-mix": "dashed", "chase": "dotted"}
 """The policies drawn as a line over all budgets or etas."""
 
 
@@ -117,7 +118,7 @@ class SavingsReport:
 def example_title(example: ExampleRun) -> str:
     """Return the title of the plot of an example run."""
     at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
-    return f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)"
+    return f"a run on {example.signal}, {at_most}"
 
 
 def label(row: SavingsRow) -> str:

@@ -31,7 +31,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a report. Without evidence there is nothing of what was saved: neither amounts nor ratios.
 
     `saved_…` is of the `measured_runs` of all `runs`, with the half-width of its 90 % interval (`…_ci90_…`); ratios
-    are shares of what the same work would have used, or how long it would have taken, at the prior limits.
+    are shares of what the same work would have used, or how long it would have taken, at the prior limits, which is
+    `baseline_…`.
     """
 
     name: str
@@ -42,6 +43,10 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     carbon_g: float | None = None
     cost: float | None = None
     currency: str | None = None
+    baseline_energy_j: float | None = None
+    baseline_carbon_g: float | None = None
+    baseline_cost: float | None = None
+    baseline_duration_s: float | None = None
     saved_energy_j: float | None = None
     saved_energy_ci90_j: float | None = None
     saved_energy_ratio: float | None = None
@@ -109,6 +114,7 @@ def _saved(parts: Sequence[Part], quantity: str) -> Amounts:
     stem, _, unit = quantity.partition("_")
     unit = f"_{unit}" if unit else ""
     return {
+        f"baseline_{quantity}": baseline,
         f"saved_{stem}{unit}": baseline - used,
         f"saved_{stem}_ci90{unit}": ci90,
         f"saved_{stem}_ratio": 1 - used / baseline if baseline > 0 else None,
@@ -123,7 +129,11 @@ def _slowdown(parts: Sequence[Part]) -> Amounts:
         return {}
     ratio = compared_s / baseline_s
     ci90_s = _baseline_ci(known, "duration_s", lambda it: (it.slowdown_ci90_ratio or 0.0) / (it.slowdown_ratio or 1.0))
-    return {"slowdown_ratio": ratio, "slowdown_ci90_ratio": ratio * ci90_s / baseline_s}
+    return {
+        "baseline_duration_s": baseline_s,
+        "slowdown_ratio": ratio,
+        "slowdown_ci90_ratio": ratio * ci90_s / baseline_s,
+    }
 
 
 def _sums(parts: Sequence[Part], quantity: str) -> tuple[float, float]:

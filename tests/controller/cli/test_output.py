@@ -2,14 +2,12 @@
 
 import io
 import json
-from argparse import ArgumentTypeError
-from pathlib import Path
 
 import pytest
 from rich.table import Table
 
 from controller.cli.main import _print_errors
-from controller.cli.output import Terminal, config_line, html_file, print_json, shown
+from controller.cli.output import Terminal, config_line, print_json, shown
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig
@@ -59,10 +57,3 @@ def test_the_configuration_is_told_by_what_differs_from_the_defaults() -> None:
 def test_a_fault_is_printed_as_lines_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert _print_errors([ConfigError(["bus.url = '\x1b[2J\x9b\u202e'"])]) == 2
     assert capsys.readouterr().err.splitlines() == [r"gridchase: bus.url = '\x1b[2J\x9b\u202e'"]
-
-
-def test_a_page_for_the_browser_is_refused_where_nothing_draws_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert html_file("a.html") == Path("a.html")
-    monkeypatch.setattr("controller.cli.output.find_spec", lambda _: None)
-    with pytest.raises(ArgumentTypeError, match=r"needs bokeh, which is not installed: pip install bokeh"):
-        html_file("a.html")

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from html import unescape
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -162,6 +163,21 @@ def test_a_period_that_is_none_is_refused(
 ) -> None:
     assert main(["report", "--database", database, option, text]) == 2
     assert f"{option} {text}: {why}" in capsys.readouterr().err
+
+
+def test_a_page_has_the_numbers_of_the_report(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "page.html"
+    asked = ["report", "--database", database, "--month", "2026-11"]
+    assert main([*asked, "--html", str(file)]) == 0
+    assert capsys.readouterr().out.strip() == file.as_uri()
+    page = unescape(file.read_text(encoding="utf-8")).replace("\u00a0", " ")
+    assert "<h1>November 2026: 111 g CO₂e saved, 10.0 % (90 %: 88.9 to 133 g CO₂e)</h1>" in page
+    for word in ("5 Nov", "6 Nov", "alice/resnet50", "[bold]bob/gpt", f"--database {database}"):
+        assert word in page
+    assert main([*asked, "--html", str(file), "--by", "gpu"]) == 2
+    assert "--html: shows what runs saved; leave out --by gpu" in capsys.readouterr().err
 
 
 def test_every_fault_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,1 @@
+"""Tests of charts and of the pages that hold them."""

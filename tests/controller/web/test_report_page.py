@@ -1,0 +1,120 @@
+"""The page of a report: the same numbers as its lines, each with its interval; hostile names are text."""
+
+import re
+from html import unescape
+
+import pytest
+
+from controller.history.energy_history.report import TOO_EARLY, Entry
+from controller.web.report_page import MAX_ROWS, ReportPage, render_report
+from tests.controller.web.charts.test_markup import HOSTILE, Reader
+
+
+def entry(name: str, *, energy_j: float = 3.6e9, saved_ratio: float | None = 0.144, runs: int = 11) -> Entry:
+    """Return a line; without a ratio there is no evidence."""
+    used = Entry(name=name, runs=runs, measured_runs=0, duration_s=36_000.0, energy_j=energy_j, carbon_g=energy_j / 9e3)
+    if saved_ratio is None:
+        return used
+    baselines = {
+        key: amount / (1 - saved_ratio) for key, amount in (("energy_j", energy_j), ("carbon_g", energy_j / 9e3))
+    }
+    return Entry(
+        name=name,
+        runs=runs,
+        measured_runs=runs,
+        duration_s=36_000.0,
+        energy_j=energy_j,
+        carbon_g=energy_j / 9e3,
+        baseline_energy_j=baselines["energy_j"],
+        baseline_carbon_g=baselines["carbon_g"],
+        baseline_duration_s=36_000.0 / 1.03,
+        saved_energy_j=saved_ratio * baselines["energy_j"],
+        saved_carbon_g=saved_ratio * baselines["carbon_g"],
+        saved_energy_ci90_j=0.01 * energy_j,
+        saved_carbon_ci90_g=0.01 * energy_j / 9e3,
+        saved_energy_ratio=saved_ratio,
+        saved_carbon_ratio=saved_ratio,
+        slowdown_ratio=1.03,
+        slowdown_ci90_ratio=0.004,
+    )
+
+
+def page_of(total: Entry, rows: list[Entry] | None = None, days: list[Entry] | None = None) -> str:
+    """Return the page of a month."""
+    return render_report(
+        ReportPage(
+            period="May 2021",
+            headline="A sentence.",
+            by="job",
+            total=total,
+            rows=[total] if rows is None else rows,
+            days=days or [],
+            without_run_j=1.476e8,
+            command="gridchase report --month 2021-05 --html may.html",
+            fingerprint="0123456789abcdef",
+            version="0.1.0",
+        )
+    )
+
+
+def text_of(page: str) -> str:
+    """Return what a reader sees, with plain spaces."""
+    return re.sub(r"[\u00a0\u202f]", " ", unescape(Reader(page).text))
+
+
+def month() -> list[Entry]:
+    """Return 31 days, of which one has no evidence and one a negative saving."""
+    days = [entry(f"2021-05-{day:02d}", energy_j=1e8 * (1 + day % 7)) for day in range(1, 32)]
+    days[4], days[9] = entry("2021-05-05", saved_ratio=None), entry("2021-05-10", saved_ratio=-0.05)
+    return days
+
+
+def test_the_page_has_with_without_saved_and_interval() -> None:
+    text = text_of(page_of(entry("total")))
+    assert "May 2021: 67.3 kg CO₂e saved, 14.4 % (90 %: 63.3 to 71.3 kg CO₂e)" in text
+    for cell in ("1 MWh", "1.17 MWh", "168 kWh, 14.4 %", "158 to 178 kWh", "3.0 % more time", "2.6 to 3.4 %"):
+        assert cell in text
+    assert "41 kWh that GPUs used without a run" in text
+    assert "gridchase report --month 2021-05 --html may.html" in text
+
+
+def test_without_evidence_no_number_is_said_to_be_saved() -> None:
+    text = text_of(page_of(entry("total", saved_ratio=None)))
+    assert f"May 2021: {TOO_EARLY} what was saved" in text
+    assert "with gridchase" not in text
+    assert "saved," not in text.split("How this was counted")[0]
+
+
+def test_more_than_at_the_prior_limits_is_said_as_such() -> None:
+    assert "May 2021: 19 kg CO₂e more used, 5.0 % (90 %:" in text_of(page_of(entry("total", saved_ratio=-0.05)))
+
+
+def test_a_month_has_a_bar_a_day_and_a_whisker_where_there_is_evidence() -> None:
+    page = page_of(entry("total"), days=month())
+    assert page.count('class="bar c-power tinted" x=') == 31
+    assert page.count('class="bar c-saved" x=') == 30
+    assert page.count('class="whisker c-text"') == 30
+
+
+def test_no_run_is_no_number() -> None:
+    assert "May 2021: no run" in text_of(page_of(Entry(name="total", runs=0, measured_runs=0), rows=[]))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_from_outside_are_text(name: str) -> None:
+    def kinds(name: str) -> list[str]:
+        return [kind for kind, _ in Reader(page_of(entry("total"), rows=[entry(name)])).elements]
+
+    assert kinds(name) == kinds("plain")
+    assert page_of(entry(name)).encode()
+
+
+def test_many_jobs_and_a_month_stay_below_40_kb_and_need_no_script() -> None:
+    rows = [entry(f"user/job-{number}", energy_j=1e9 + number) for number in range(500)]
+    page = page_of(entry("total"), rows=rows, days=month())
+    assert len(page.encode()) < 40_000
+    assert "<script" not in page
+    text = text_of(page)
+    assert "user/job-499" in text
+    assert "user/job-0 " not in text
+    assert f"{500 - MAX_ROWS} more, which used less, are in the sum." in text
