@@ -132,7 +132,7 @@ async def test_the_retained_topics_of_an_ended_run_are_cleared_after_an_hour(tmp
         await asyncio.sleep(10)
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(60)
-        assert len(bench.bus.retained) == 4, "status, profile, energy, and the node's part of it"
+        assert len(bench.bus.retained) == 3, "status, profile, energy"
         for _ in range(61):
             await asyncio.sleep(60)
         assert bench.bus.retained == {}
