@@ -6,7 +6,7 @@ that are written twice count once, and what was not written is in the next one.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -23,7 +23,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import RowMapping
 
 from controller.config import HistoryConfig
@@ -62,6 +62,9 @@ MAX_DETAIL: Final = 256
 """Characters of a decision's sentence."""
 MAX_DAYS: Final = 7
 """Days that one call merges or drops at most, so that it ends in time."""
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=Message)
@@ -259,7 +262,11 @@ def _count(growths: dict[tuple[int, int], Amounts], number: int, starts_s: int, 
 
 
 def _insert(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    if connection.dialect.name != "postgresql":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 — 2 MB, which a controller does not need
+
+    return postgresql.insert(table)
 
 
 def _amount_columns(table: Table) -> list[Column[Any]]:
