@@ -81,7 +81,7 @@ _VERBS: Final = (
         "show the grid signal and its forecast",
         "show the grid signal: series, forecast with its interval, source, age, errors",
     ),
-    _Entry("report", "controller.cli.report", "show what the runs of this node used and saved"),
+    _Entry("report", "controller.cli.history.report", "show what the runs of this node used and saved"),
     _Entry(
         "replay",
         "controller.cli.replay.main",

@@ -1,0 +1,115 @@
+"""`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, from a history."""
+
+import argparse
+import csv
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from controller.cli.configuration import add_configuration
+from controller.cli.output import Terminal, plain_table, print_json, shown
+from controller.config import load_config
+from controller.errors import ConfigError, ControllerError
+from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_report, period_of
+from controller.history.energy_history.recorder import FILE
+from controller.history.energy_history.report import Entry
+from controller.history.energy_history.sentence import saved_text, slower_text, used_text
+from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from policies.vocabulary.units import duration_text
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_configuration(verb)
+    verb.add_argument("--database", type=Path, metavar="FILE", help=f"default: {FILE} in the node's state directory")
+    choices = ("job", "user", "day", "run", "gpu", "node")
+    verb.add_argument("--by", choices=choices, default="job", help="default: job")
+    for name in ("user", "job", "run"):
+        verb.add_argument(f"--{name}", help=f"only this {name}")
+    period = verb.add_mutually_exclusive_group()
+    period.add_argument("--month", metavar="2026-11", help="a month, by this machine's time zone")
+    period.add_argument("--since", metavar="2026-11-05", help="since a day or moment, or for so many days: 7d")
+    form = verb.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    verb.set_defaults(do=report, default_log_level="warning")
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the report.
+
+    Raises:
+        ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
+        ControllerError: the history cannot be read.
+    """
+    query = ReportQuery(**{name: getattr(options, name) for name in ReportQuery.__struct_fields__})
+    found = _read(options, query)
+    if options.json:
+        print_json(found)
+    elif options.csv:
+        _print_csv(found.rows)
+    else:
+        _print(found, Terminal())
+    return 0
+
+
+def _read(options: argparse.Namespace, query: ReportQuery) -> Report:
+    """Return what a file says."""
+    faults: list[str] = []
+    now_s = datetime.now().astimezone().timestamp()
+    period = period_of(query, now_s, faults)
+    path = options.database or _path(options, faults)
+    if faults:
+        raise ConfigError(faults)
+    try:
+        return read_history(path, lambda connection: make_report(connection, query, period, now_s))
+    except (DatabaseUnavailableError, DatabaseVersionError) as error:
+        raise ControllerError(str(error)) from error
+
+
+def _path(options: argparse.Namespace, faults: list[str]) -> Path:
+    """Return where the node's history is; what is wrong with the configuration is added to the faults."""
+    try:
+        return Path(load_config(options.config, options.set).node.state_dir) / FILE
+    except ConfigError as error:
+        faults += error.faults
+        return Path(FILE)
+
+
+def _print(found: Report, console: Console) -> None:
+    console.print(shown(found.headline), highlight=False, soft_wrap=True)
+    if not found.rows:
+        return
+    is_of_runs = found.by not in BY_HARDWARE
+    table = plain_table()
+    table.add_column(found.by, overflow="fold")
+    if is_of_runs:
+        for name in ("runs", "time"):
+            table.add_column(name, justify="right")
+    table.add_column("used")
+    if is_of_runs:
+        table.add_column("saved")
+        table.add_column("slower", justify="right")
+    for row in found.rows:
+        table.add_row(*map(shown, _cells(row)))
+    console.print(table)
+    if is_of_runs:
+        console.print(shown(found.combined), style="dim", highlight=False, soft_wrap=True)
+
+
+def _cells(row: Entry) -> list[str]:
+    if row.runs is None:
+        return [row.name, used_text(row)]
+    time_text = duration_text(row.duration_s or 0.0)
+    return [row.name, str(row.runs), time_text, used_text(row), saved_text(row), slower_text(row)]
+
+
+def _print_csv(rows: Sequence[Entry]) -> None:
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(Entry.__struct_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(msgspec.to_builtins(row) for row in rows)
