@@ -1,4 +1,4 @@
-"""`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, from a history."""
+"""`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, of a node or of a site."""
 
 import argparse
 import csv
@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from controller.cli.configuration import add_configuration
+from controller.cli.history.client import fetch_report
 from controller.cli.output import Terminal, plain_table, print_json, shown
 from controller.config import load_config
 from controller.errors import ConfigError, ControllerError
@@ -26,7 +27,9 @@ from policies.vocabulary.units import duration_text
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
-    verb.add_argument("--database", type=Path, metavar="FILE", help=f"default: {FILE} in the node's state directory")
+    where = verb.add_mutually_exclusive_group()
+    where.add_argument("--database", type=Path, metavar="FILE", help=f"default: {FILE} in the node's state directory")
+    where.add_argument("--url", metavar="http://HOST:9323", help="ask the `gridchase web` of a site instead")
     choices = ("job", "user", "day", "run", "gpu", "node")
     verb.add_argument("--by", choices=choices, default="job", help="default: job")
     for name in ("user", "job", "run"):
@@ -45,10 +48,10 @@ def report(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
-        ControllerError: the history cannot be read.
+        ControllerError: the history cannot be read, or nobody answers.
     """
     query = ReportQuery(**{name: getattr(options, name) for name in ReportQuery.__struct_fields__})
-    found = _read(options, query)
+    found = _read(options, query) if options.url is None else fetch_report(options.url, query)
     if options.json:
         print_json(found)
     elif options.csv:

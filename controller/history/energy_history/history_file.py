@@ -227,6 +227,8 @@ def _mend(error: SQLAlchemyError, otherwise: str) -> str:
     """Return what to do."""
     if _code(error) in _LOCKED:
         return "another program holds it: end it, or wait"
+    if _code(error) == sqlite3.SQLITE_INTERRUPT:
+        return "this takes too long: ask for a shorter time"
     return "the file is damaged, or no history" if _is_damage(error) else otherwise
 
 
