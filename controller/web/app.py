@@ -18,6 +18,7 @@ from controller.web.intake import SiteIntake
 from controller.web.routes import Gauges, site_routes, to_problem
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
+from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import Topics
 from publishers.mqtt.broker_address import BrokerAddressError
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
@@ -80,7 +81,7 @@ class Site:
     def __init__(self, config: WebConfig, *, bus: Bus, store: SiteStore, topics: Topics, clock: Clock) -> None:
         self._bus = bus
         self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
-        self._intake = SiteIntake(topics, self._recorder, clock=clock)
+        self._intake = SiteIntake(topics, self._recorder, clock=clock, retention_s=config.retention.run_days * DAY_S)
         self._intake.subscribe(bus)
         quotas = bus.quotas
         gauges = Gauges(

@@ -1,7 +1,7 @@
 """What a site's process takes from the bus into its history: energies of runs and GPUs, changes of limits, the grid.
 
-Anybody may publish anything: what is too long, invalid, of another topic than it says, or of the future is counted and
-dropped before it waits for the disk.
+Anybody may publish anything: what is too long, invalid, of another topic than it says, of the future, or older than
+what is kept is counted and dropped before it waits for the disk.
 """
 
 from typing import Final
@@ -19,6 +19,7 @@ from publishers.shared.log_once import InvalidMessages
 
 MAX_RECORD_BYTES: Final = 8 << 10
 """Of a record; those of runs have some 1,500 bytes. A signal of the grid is as long as messages may be."""
+MAX_GPU_INDEX: Final = 1_023
 Heard = RunEnergy | GpuEnergy | LimitChange | GridSignal
 
 
@@ -29,6 +30,7 @@ class SiteIntake:
         topics: those below the configured root.
         recorder: takes what is valid.
         clock: the time.
+        retention_s: what is older is not kept [s].
 
     Attributes:
         invalid_messages: counts the rest.
@@ -36,13 +38,14 @@ class SiteIntake:
         heard_s: when the last one was [Unix s]; None: none was.
     """
 
-    def __init__(self, topics: Topics, recorder: HistoryRecorder, *, clock: Clock) -> None:
+    def __init__(self, topics: Topics, recorder: HistoryRecorder, *, clock: Clock, retention_s: float) -> None:
         self.invalid_messages = InvalidMessages(clock.now_s)
         self.n_heard = 0
         self.heard_s: float | None = None
         self._topics = topics
         self._recorder = recorder
         self._clock = clock
+        self._retention_s = retention_s
 
     def subscribe(self, bus: Bus) -> None:
         """Subscribe to all that is recorded: before the bus connects, which sends all filters at once."""
@@ -82,11 +85,15 @@ class SiteIntake:
             raise ValueError("is no topic of the history")
         if kind is not GridSignal and len(payload) > MAX_RECORD_BYTES:
             raise ValueError(f"{len(payload)} bytes: must be at most {MAX_RECORD_BYTES}")
+        if b"\\u0000" in payload:  # PostgreSQL would refuse it, with all that is written beside it
+            raise ValueError("holds a NUL")
         message = decode(payload, kind)
+        if (getattr(message, "gpu_index", None) or 0) > MAX_GPU_INDEX:
+            raise ValueError(f"gpu_index: must be at most {MAX_GPU_INDEX}")
         if not _speaks_for_itself(message, parsed):
             raise ValueError("names another run, node or GPU than its topic")
         ahead_s = (message.time_s or 0.0) - self._clock.now_s()
-        if ahead_s > FUTURE_S:
+        if not -self._retention_s <= ahead_s <= FUTURE_S:
             raise ValueError(f"is {ahead_s:.0f} s ahead of the clock here")
         if isinstance(message, GridSignal):  # of which the value of now is kept
             return encode(msgspec.structs.replace(message, values=[]))

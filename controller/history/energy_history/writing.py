@@ -60,6 +60,8 @@ from publishers.messages.topics import ParsedTopic, Topics
 
 MAX_RUNS: Final = 50_000
 MAX_GPUS: Final = 20_000
+MAX_CURRENCIES: Final = 4
+"""Of one GPU: with two, costs have no sum already."""
 MAX_DECISIONS: Final = 200_000
 """The newest of them are kept."""
 MAX_DETAIL: Final = 256
@@ -330,7 +332,8 @@ def _write_grid(connection: Connection, signals: Mapping[tuple[str, int], GridSi
 
 def _joined(known: str | None, now: str | None) -> str | None:
     """Return the currencies that costs are in, with one that may be new; None: costs are not priced."""
-    return CURRENCY_SEPARATOR.join(sorted({*(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})) or None
+    currencies = sorted({*(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})
+    return CURRENCY_SEPARATOR.join(currencies[:MAX_CURRENCIES]) or None
 
 
 def _columns(values: Mapping[str, Any], names: Iterable[str]) -> Row:

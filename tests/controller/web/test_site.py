@@ -143,6 +143,9 @@ async def test_a_restart_counts_nothing_that_the_broker_has_retained_twice(tmp_p
     ("topic", "payload"),
     [
         run_message(msgspec.structs.replace(FINAL, time_s=MIDNIGHT_S + 1e6)),
+        run_message(msgspec.structs.replace(FINAL, time_s=None)),
+        run_message(msgspec.structs.replace(FINAL, detail="a\0b")),
+        gpu_message(MIDNIGHT_S, 1e3, gpu_index=1 << 40),
         (run_message(FINAL)[0], b'{"energy_j": NaN}'),
         (run_message(FINAL)[0], run_message(FINAL)[1].replace(b'"energy_j":1000000.0', b'"energy_j":-5.0')),
         (run_message(FINAL)[0], run_message(FINAL, user="mallory")[1]),
