@@ -100,6 +100,7 @@ class Site:
             port=config.web.port,
             title="the site's history",
             to_problem=to_problem,
+            section="web",
         )
 
     async def run(self, stop: asyncio.Event, started: Callable[[str], None] = lambda _: None) -> None:

@@ -209,8 +209,9 @@ def _grown(
         after, grown = run_growth(account, record)
         if is_foreign and not is_possible_run(account, record, grown):
             continue
-        account, newest = after, (record, payload)
-        growths.append((quarter_of(account.time_s), grown))
+        if after is not account:  # else it is older than the newest
+            account, newest = after, (record, payload)
+        growths.append((quarter_of(after.time_s), grown))
     return account, growths, newest
 
 

@@ -95,6 +95,17 @@ def test_a_final_record_that_comes_with_each_connection_counts_once() -> None:
         assert connection.execute(select(RUNS.c.final)).scalars().all() == [True]
 
 
+def test_an_old_record_that_a_broker_brings_back_changes_nothing() -> None:
+    old = run_message(run_record(duration_s=3000.0, energy_j=9e5))
+    final = run_message(
+        run_record(time_s=MIDNIGHT_S + 600, duration_s=3600.0, energy_j=1e6, final=True, state="finished")
+    )
+    with memory() as connection:
+        assert write(connection, old, final, old) + write(connection, old) == 0
+        row = connection.execute(select(RUNS)).mappings().one()
+        assert (row["final"], row["state"], row["energy_j"], run_j(connection)) == (True, "finished", 1e6, 1e6)
+
+
 def test_two_runs_of_one_name_do_not_add_up_again_and_again() -> None:
     with memory() as connection:
         for step in range(200):
