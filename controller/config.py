@@ -179,16 +179,21 @@ class JobConfig(Section, frozen=True, kw_only=True):
     idle_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
 
 
-class HistoryConfig(Section, frozen=True, kw_only=True):
-    """Whether a record is kept of runs, decisions and energies, and for how many days.
+class Retention(Section, frozen=True, kw_only=True):
+    """For how many days runs, decisions and energies are kept.
 
     Quarter-hours that are older are merged into days, which are kept as long as runs.
     """
 
-    enabled: bool = True
     quarter_days: Annotated[int, Meta(ge=1, le=3_660)] = 35
     decision_days: Annotated[int, Meta(ge=1, le=3_660)] = 35
     run_days: Annotated[int, Meta(ge=1, le=36_600)] = 1_830
+
+
+class HistoryConfig(Retention, frozen=True, kw_only=True):
+    """Whether a record is kept, and how long."""
+
+    enabled: bool = True
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):

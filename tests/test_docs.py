@@ -20,6 +20,7 @@ from controller.gpu.run_dir import RUN_DIR
 from controller.runs import gpu_claims, run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
+from controller.web.config import WebConfig
 from gridchase.cli.verb import command_line
 from policies.forecasting import MAX_LAG_S
 from policies.planning import required_rate, signal_outlook
@@ -98,7 +99,7 @@ def test_each_page_says_in_its_first_lines_who_it_is_for(page: Path) -> None:
 def test_every_key_of_the_configuration_that_is_mentioned_exists(page: Path) -> None:
     known = {
         f"{section}.{key}"
-        for defaults in (config.Config(), PolicyConfig())
+        for defaults in (config.Config(), PolicyConfig(), WebConfig())
         for section in defaults.__struct_fields__
         for key in getattr(defaults, section).__struct_fields__
     }
@@ -115,7 +116,7 @@ def test_the_defaults_in_the_documents_are_the_defaults() -> None:
             continue
         for key, default in zip(keys, defaults, strict=True):
             section, name = key.split(".")
-            owner = config.Config() if hasattr(config.Config(), section) else PolicyConfig()
+            owner = next(one for one in (config.Config(), PolicyConfig(), WebConfig()) if hasattr(one, section))
             assert tomllib.loads(f"x = {default}")["x"] == getattr(getattr(owner, section), name)
             checked += 1
     assert checked >= 5
@@ -202,7 +203,8 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
 
 
 def test_every_metric_that_is_mentioned_is_served() -> None:
-    source = (ROOT / "controller" / "http" / "health.py").read_text(encoding="utf-8")
+    sources = [ROOT / "controller" / "http" / "health.py", ROOT / "controller" / "web" / "routes.py"]
+    source = "".join(path.read_text(encoding="utf-8") for path in sources)
     mentioned = {name for page in PAGES for name in re.findall(r"`(gridchase_\w+)`", page.read_text(encoding="utf-8"))}
     assert mentioned
     assert {name for name in mentioned if f'"{name.removesuffix("_total")}"' not in source} == set()

@@ -11,6 +11,7 @@ import pytest
 
 from controller.cli.policy.config import load_policy_config
 from controller.config import Config, load_config
+from controller.web.config import WebConfig, load_web_config
 from policies.service.config import PolicyConfig
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -18,6 +19,7 @@ EXAMPLE = DEPLOY / "controller.toml"
 CONFIGS: dict[str, tuple[type[msgspec.Struct], Callable[[Path | None], object]]] = {
     "controller.toml": (Config, load_config),
     "policy.toml": (PolicyConfig, load_policy_config),
+    "web.toml": (WebConfig, load_web_config),
 }
 ELSEWHERE = {"provider", "job"}
 """The chain of providers and the tables of jobs are empty by default, and shown in comments."""

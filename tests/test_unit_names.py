@@ -111,7 +111,6 @@ ALLOWED: Final = {
     "target": "the value that a training's metric is to reach, in the metric's own unit",
     "cost_bound": "the cost at which a run is stopped: an objective's, in J for energy and time weighed by eta",
     "late_cost_bound": "the same",
-    "baseline_cost": "money; the currency is a field beside it",
     "used": "an amount of a report's line: J, g or money",
     "saved": "the same",
     "ci90": "the half-width of its interval, the same",

@@ -11,6 +11,7 @@ from controller.config import Config, SignalConfig
 from controller.errors import ConfigError
 from controller.gpu.nvml.backend import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
+from controller.history.energy_history.file_store import FileStore
 from controller.history.energy_history.recorder import FILE, HistoryRecorder
 from controller.ports import Backend
 from controller.runtime.clock import Clock, SystemClock
@@ -99,8 +100,8 @@ def recorder_of(config: Config, clock: Clock) -> HistoryRecorder | None:
     """Return what records the history of a node; None where that is not asked for."""
     if not config.history.enabled:
         return None
-    path = Path(config.node.state_dir) / FILE
-    return HistoryRecorder(path, topics=Topics(config.bus.root), clock=clock, config=config.history)
+    path, topics = Path(config.node.state_dir) / FILE, Topics(config.bus.root)
+    return HistoryRecorder(FileStore(path, topics=topics, config=config.history, session_s=clock.now_s()), clock=clock)
 
 
 def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:

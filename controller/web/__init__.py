@@ -1,1 +1,1 @@
-"""The web side: charts and pages for people, drawn on the server, with no script."""
+"""The history of a site: a process of its own, without privilege, that knows the bus and the history alone."""

@@ -81,7 +81,8 @@ _VERBS: Final = (
         "show the grid signal and its forecast",
         "show the grid signal: series, forecast with its interval, source, age, errors",
     ),
-    _Entry("report", "controller.cli.report", "show what the runs of this node used and saved"),
+    _Entry("report", "controller.cli.history.report", "show what runs of this node, or site, used and saved"),
+    _Entry("web", "controller.cli.history.web", "record the history of a site, and serve it"),
     _Entry(
         "replay",
         "controller.cli.replay.main",

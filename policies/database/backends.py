@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.database.errors import DatabaseUnavailableError, DatabaseUrlError
 from publishers.shared.files.private_dir import make_private_file
@@ -202,6 +201,8 @@ class PostgresDatabase:
         options = {"ssl" if key == "sslmode" else key: value for key, value in url.query.items()}
         patience_ms = f"{timeout_s * _PATIENCE_SHARE * 1000:.0f}"
         self._ignores_orphans = False
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 — 7 MB, which SQLite does not need
+
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg", query=options),
             pool_size=POOL_SIZE,

@@ -145,8 +145,8 @@ class Topics:
         """Return the topic of the plan that a node has for a run."""
         return self.plan_filter(node=node, run=run)
 
-    def grid(self, zone: str, leaf: str) -> str:
-        """Return a zone's topic; `leaf` is `carbon` or `price`."""
+    def grid(self, zone: str | None, leaf: str) -> str:
+        """Return a zone's topic, or the filter of all zones; `leaf` is `carbon` or `price`."""
         return f"{self.root}/grid/{_level(zone)}/{leaf}"
 
     def rank_filter(

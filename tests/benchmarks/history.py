@@ -1,24 +1,28 @@
-"""How large the history of a node becomes, and what writing it takes: `python -m tests.benchmarks.history`.
+"""How large a history becomes, what writing it takes, and a report: `python -m tests.benchmarks.history [--site]`.
 
-One node with 64 GPUs, each with runs of a day, one after the other; each publishes every half minute, and changes its
-limit twice in a quarter-hour. The months are written as a controller does, but for the quarter-hours' last messages
-alone.
+One node with 64 GPUs, or a site of 8 nodes with 8 each. Each GPU has runs of a day, one after the other, publishes
+every half minute, and changes its limit twice in a quarter-hour. The months are written as a controller, or
+`gridchase web`, does, but for the quarter-hours' last messages alone.
 """
 
 import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from controller.config import HistoryConfig
 from controller.history.energy_history.growth import QUARTER_S
-from controller.history.energy_history.history_file import HistoryFile
+from controller.history.energy_history.history_file import HistoryFile, read_history
+from controller.history.energy_history.query import ReportQuery, make_report
+from controller.history.energy_history.reading import Period
 from controller.history.energy_history.recorder import FILE
 from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import Topics
 from tests.controller.history.energy_history.records import (
-    NODE,
+    TOPICS,
     gpu_message,
     limit_message,
     measured,
@@ -27,6 +31,8 @@ from tests.controller.history.energy_history.records import (
 )
 from tests.fakes import MIDNIGHT_S
 
+ReportBy = Literal["job", "day", "run", "node"]
+REPORTS: Final[tuple[ReportBy, ...]] = ("job", "day", "run", "node")
 N_GPUS: Final = 64
 CHANGES: Final = (0.0, 600.0)
 """When in a quarter-hour a limit changes [s]: 2 in 900 s, as with two limits that are mixed now and then."""
@@ -36,8 +42,8 @@ DETAIL: Final = (
 )
 
 
-def messages_of(at_s: float) -> list[tuple[str, bytes]]:
-    """Return what is published in the last moment of a quarter-hour, and the decisions in it."""
+def messages_of(at_s: float, n_nodes: int) -> list[tuple[str, bytes]]:
+    """Return what so many nodes publish in the last moment of a quarter-hour, and the decisions in it."""
     messages: list[tuple[str, bytes]] = []
     since_s = at_s - MIDNIGHT_S
     day, in_day_s = divmod(since_s, DAY_S)
@@ -59,33 +65,53 @@ def messages_of(at_s: float) -> list[tuple[str, bytes]]:
         )
         record = measured(record, saved_ratio=0.1)
         name = {"job": f"pretraining-{gpu:02}", "user": f"researcher-{gpu % 8}"}
-        messages += [run_message(record, **name), run_message(record, node=NODE, **name)]
-        messages.append(gpu_message(at_s, POWER_W * since_s, gpu_uuid=uuid, carbon_g=since_s, gpu_index=gpu))
-        messages += [limit_message(at_s + change_s, detail=DETAIL, gpu_uuid=uuid) for change_s in CHANGES]
+        node = f"node-{gpu * n_nodes // N_GPUS}"
+        messages += [run_message(record, **name), run_message(record, node=node, **name)]
+        _, energy = gpu_message(at_s, POWER_W * since_s, carbon_g=since_s / 100, gpu_index=gpu * n_nodes % N_GPUS)
+        messages.append((TOPICS.gpu(node, uuid, "energy"), energy))
+        changes = [limit_message(at_s + change_s, detail=DETAIL) for change_s in CHANGES]
+        messages += [(TOPICS.gpu(node, uuid, "limit"), change) for _, change in changes]
     return messages
+
+
+def report_s(path: Path, until_s: float, by: ReportBy) -> float:
+    """Return how much of a core a report of the last 30 days takes [s]: one thread does all of it."""
+    query = ReportQuery(by=by)
+    period = Period(until_s - 30 * DAY_S, until_s)
+    begun_s = time.process_time()
+    report = read_history(path, lambda connection: make_report(connection, query, period, until_s))
+    msgspec.json.encode(report)
+    assert report.rows
+    return time.process_time() - begun_s
 
 
 def main() -> None:
     """Write months, and print the size of the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=30)
-    n_days: int = parser.parse_args().days
+    parser.add_argument("--site", action="store_true", help="8 nodes of 8 GPUs, heard by `gridchase web`")
+    options = parser.parse_args()
+    n_days: int = options.days
+    n_nodes, session_s = (8, None) if options.site else (1, MIDNIGHT_S)
+    n_impossible = 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / FILE
-        history = HistoryFile(path, topics=Topics(), config=HistoryConfig(), session_s=MIDNIGHT_S)
+        history = HistoryFile(path, topics=Topics(), config=HistoryConfig(), session_s=session_s)
         busy_s, n_writes = 0.0, 0
         for day in range(n_days):
             for quarter in range(int(DAY_S) // QUARTER_S):
                 at_s = MIDNIGHT_S + day * DAY_S + quarter * QUARTER_S
-                messages = messages_of(at_s)
+                messages = messages_of(at_s, n_nodes)
                 begun_s = time.process_time()
-                history.write(messages, now_s=at_s)
+                n_impossible += history.write(messages, now_s=at_s)
                 busy_s, n_writes = busy_s + time.process_time() - begun_s, n_writes + 1
             if day % 10 == 9 or day == n_days - 1:
                 size = sum(file.stat().st_size for file in Path(folder).iterdir())
                 print(f"{day + 1} d: {size / 1e6:.0f} MB; {1e3 * busy_s / n_writes:.0f} ms of CPU a write", flush=True)
         history.close()
-        print(f"closed: {path.stat().st_size / 1e6:.0f} MB")
+        print(f"closed: {path.stat().st_size / 1e6:.0f} MB; {n_impossible} messages were not believed")
+        for by in REPORTS:
+            print(f"report of 30 days by {by}: {report_s(path, MIDNIGHT_S + n_days * DAY_S, by):.2f} s of CPU")
 
 
 if __name__ == "__main__":

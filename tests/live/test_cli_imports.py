@@ -36,5 +36,9 @@ def test_the_database_of_the_policy_service_is_for_those_who_use_it(verb: str) -
     assert imported(*verb.split()) & {"sqlalchemy", "alembic"} == set()
 
 
+def test_the_history_of_a_site_needs_no_gpu_and_no_migration() -> None:
+    assert imported("web") & {"pynvml", "amqtt", "bokeh", "alembic"} == set()
+
+
 def test_the_policy_service_needs_no_gpu() -> None:
     assert imported("policy", "jobs") & {"pynvml", "amqtt"} == set()

@@ -12,6 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, func, select
 
 from controller.config import HistoryConfig
+from controller.history.energy_history.file_store import FileStore
 from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, HistoryRecorder
 from controller.history.energy_history.schema import GPU_QUARTERS, METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
@@ -109,9 +110,9 @@ class HangingDisk(DiskThread):
 
 async def test_a_disk_that_hangs_delays_nothing_and_nothing_is_lost(tmp_path: Path) -> None:
     path, event = tmp_path / "history.sqlite", threading.Event()
-    recorder = HistoryRecorder(
-        path, topics=TOPICS, clock=SystemClock(), config=HistoryConfig(), disk=HangingDisk(event)
-    )
+    disk = HangingDisk(event)
+    store = FileStore(path, topics=TOPICS, config=HistoryConfig(), session_s=MIDNIGHT_S, disk=disk)
+    recorder = HistoryRecorder(store, clock=SystemClock())
     recorder.record(*run_message(run_record(energy_j=1e3)))
     loop = asyncio.get_running_loop()
     begun_s = loop.time()

@@ -14,6 +14,7 @@ import msgspec
 
 from controller.app import NodeContext, run_controller
 from controller.config import load_config
+from controller.history.energy_history.file_store import FileStore
 from controller.history.energy_history.recorder import HistoryRecorder
 from controller.signal.history_store import HistoryStore
 from policies.providers.base import Provider
@@ -142,7 +143,10 @@ class Site:
     def _recorder(self) -> HistoryRecorder | None:
         if self._history is None:
             return None
-        return HistoryRecorder(self._history, topics=TOPICS, clock=self.clock, config=self.config.history)
+        return HistoryRecorder(
+            FileStore(self._history, topics=TOPICS, config=self.config.history, session_s=self.clock.now_s()),
+            clock=self.clock,
+        )
 
     def _connect(self, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> FakeBus:
         self.bus.will, self.bus.birth = will, birth

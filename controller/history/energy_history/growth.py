@@ -108,20 +108,16 @@ def growth(before: Amounts, after: Amounts) -> Amounts:
     return {name: None if value is None else value - (before.get(name) or 0.0) for name, value in after.items()}
 
 
-def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool | None) -> Amounts | None:
+def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool) -> Amounts | None:
     """Return by how much the counters of a GPU have grown, which begin anew with each controller.
 
-    Those of one controller never fall: such a message is older than what was counted, and None is returned. Where it
-    is not known whose they are (None), the controller is new if they fall, and what was used before the first of them
-    is not counted.
+    Those of one controller never fall: such a message is older than what was counted, and None is returned.
     """
     known_j, now_j = before.get("energy_j"), after["energy_j"]
     has_fallen = known_j is not None and now_j is not None and now_j < known_j
     if is_same_controller and has_fallen:
         return None
-    if is_same_controller is None and known_j is None:
-        return growth(after, after)
-    return growth({} if has_fallen or is_same_controller is False else before, after)
+    return growth(before if is_same_controller else {}, after)
 
 
 def added(amounts: Amounts, more: Amounts) -> Amounts:

@@ -1,4 +1,4 @@
-"""The SQLite file of a node's history: made, brought to this version's schema, and moved aside where it is damaged.
+"""The SQLite file of a history: made, brought to this version's schema, and moved aside where it is damaged.
 
 All calls are made in one thread, and wait for the disk.
 """
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
-from controller.config import HistoryConfig
+from controller.config import Retention
 from controller.history.energy_history.schema import MIGRATIONS
 from controller.history.energy_history.writing import tidy, write_messages
 from policies.database.backends import make_sqlite_engine
@@ -33,6 +33,8 @@ MAX_DAMAGED: Final = 2
 _PRAGMAS: Final = ("busy_timeout = 1500", "journal_mode = WAL", "synchronous = NORMAL", "cache_size = -4096")
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_STEPS: Final = 10_000
+"""Of SQLite's machine between two looks at the clock: less than a millisecond."""
 _CHECK: Final = "check the directory, its owner and its space"
 _REST: Final = ("", "-wal", "-shm")
 """What an SQLite database in write-ahead mode consists of."""
@@ -41,35 +43,55 @@ _LOGGER = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+class Steadiness:
+    """Tells when the clock has gone on for an hour without a step: what is old is not known before."""
+
+    def __init__(self) -> None:
+        self._written_s = -math.inf
+        self._steady_since_s = -math.inf
+
+    def is_tidying_due(self, now_s: float) -> bool:
+        """Return whether to merge and drop what is old after a write at this time [Unix s]: once an hour."""
+        if not 0 <= now_s - self._written_s < STEP_S:
+            self._steady_since_s = now_s
+        self._written_s = now_s
+        is_due = now_s - self._steady_since_s >= TIDY_PERIOD_S
+        if is_due:
+            self._steady_since_s = now_s
+        return is_due
+
+
 class HistoryFile:
-    """A node's history.
+    """The history of a node, or of a site.
 
     Args:
         path: the file; it and its directory are made where they are missing, for their owner alone.
         topics: those below the configured root.
         config: how long what is kept.
-        session_s: when the controller started [Unix s].
+        session_s: when the controller started that publishes [Unix s]; None: others publish.
     """
 
-    def __init__(self, path: Path, *, topics: Topics, config: HistoryConfig, session_s: float) -> None:
+    def __init__(self, path: Path, *, topics: Topics, config: Retention, session_s: float | None) -> None:
         self._path = path
         self._topics = topics
         self._config = config
         self._session_s = session_s
         self._engine: Engine | None = None
         self._identity: tuple[int, int] | None = None
-        self._written_s = -math.inf
-        self._steady_since_s = -math.inf
+        self._steadiness = Steadiness()
         self._tidy_fault_log = FaultLog(_LOGGER, log_changes=False)
 
-    def write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
+    def write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> int:
         """Write messages, all or none; once an hour of a steady clock, merge and drop what is old.
+
+        Returns:
+            how many messages were not believed.
 
         Raises:
             OSError: the file cannot be written; the message says why, and what to do.
         """
         try:
-            self._write(messages, now_s=now_s)
+            return self._write(messages, now_s=now_s)
         except DatabaseVersionError as error:
             self.close()
             raise DatabaseUnavailableError(f"{self._path}: {error}") from error
@@ -78,7 +100,7 @@ class HistoryFile:
             if not _is_damage(error):
                 raise DatabaseUnavailableError(f"{self._path}: {_said(error)}; {_mend(error, _CHECK)}") from error
             self._move_aside()
-            self._write(messages, now_s=now_s)
+            return self._write(messages, now_s=now_s)
 
     def close(self) -> None:
         """Close the file."""
@@ -86,20 +108,15 @@ class HistoryFile:
         if engine is not None:
             engine.dispose()
 
-    def _write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> None:
+    def _write(self, messages: Sequence[tuple[str, bytes]], *, now_s: float) -> int:
         engine = self._opened()
         with engine.begin() as connection:
-            write_messages(connection, messages, topics=self._topics, session_s=self._session_s)
-        if self._is_steady(now_s):
-            self._steady_since_s = now_s
+            n_impossible = write_messages(
+                connection, messages, topics=self._topics, session_s=self._session_s, now_s=now_s
+            )
+        if self._steadiness.is_tidying_due(now_s):
             self._tidy(engine, now_s=now_s)
-
-    def _is_steady(self, now_s: float) -> bool:
-        """Return whether the clock has gone on for an hour without a step: what is old is not known before."""
-        if not 0 <= now_s - self._written_s < STEP_S:
-            self._steady_since_s = now_s
-        self._written_s = now_s
-        return now_s - self._steady_since_s >= TIDY_PERIOD_S
+        return n_impossible
 
     def _tidy(self, engine: Engine, *, now_s: float) -> None:
         """Merge and drop what is old; what fails is told in the log alone, since the messages are written."""
@@ -153,25 +170,34 @@ class HistoryFile:
         _LOGGER.warning("%s is damaged: it is kept as %s, and a new history begins", self._path, aside)
 
 
-def read_history(path: Path, work: Callable[[Connection], Result]) -> Result:
-    """Return what `work` finds in a history that is only read, also while a controller writes it.
+def read_history(path: Path, work: Callable[[Connection], Result], *, timeout_s: float = math.inf) -> Result:
+    """Return what `work` finds in a history that is only read, also while it is written.
 
     Raises:
-        DatabaseUnavailableError: there is no such file, or it cannot be read.
+        DatabaseUnavailableError: there is no such file, it cannot be read, or statements took longer than `timeout_s`.
         DatabaseVersionError: it is of another version.
     """
     if not path.is_file():
-        raise DatabaseUnavailableError(f"{path}: there is no history yet; it is made by the controller of a node")
+        raise DatabaseUnavailableError(
+            f"{path}: there is no history yet; a controller makes that of its node, `gridchase web` that of a site"
+        )
     # Where no write-ahead log is beside it, nobody has it open: SQLite must not make one, nor try to.
     immutable = "" if Path(f"{path}-wal").exists() else "&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
-    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=3.0))
+    deadline_s = time.monotonic() + timeout_s
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(uri, uri=True, timeout=min(3.0, timeout_s))
+        connection.set_progress_handler(lambda: time.monotonic() > deadline_s, _STEPS)
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect)
     try:
         with engine.connect() as connection:
             if not inspect(connection).has_table(MIGRATIONS.version_table):
                 raise DatabaseUnavailableError(f"{path} holds no history")
             if not MIGRATIONS.is_current(connection):
-                raise DatabaseVersionError(f"{path} is of another version: let its controller of this version start")
+                raise DatabaseVersionError(f"{path} is of another version: let what writes it start in this version")
             return work(connection)
     except SQLAlchemyError as error:
         raise DatabaseUnavailableError(f"{path}: {_said(error)}; {_mend(error, 'check who may read it')}") from error
@@ -201,6 +227,8 @@ def _mend(error: SQLAlchemyError, otherwise: str) -> str:
     """Return what to do."""
     if _code(error) in _LOCKED:
         return "another program holds it: end it, or wait"
+    if _code(error) == sqlite3.SQLITE_INTERRUPT:
+        return "this takes too long: ask for a shorter time"
     return "the file is damaged, or no history" if _is_damage(error) else otherwise
 
 

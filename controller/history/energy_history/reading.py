@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection, RowMapping, Table, and_, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
-from controller.history.energy_history.report import Entry, Part
+from controller.history.energy_history.report import Entry, Part, sum_of_gpus
 from controller.history.energy_history.schema import CURRENCY_SEPARATOR, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
@@ -73,6 +73,14 @@ def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
     sums = _sums(connection, GPU_QUARTERS, GPU_AMOUNTS, period)
     rows = connection.execute(select(GPUS).order_by(GPUS.c.node, GPUS.c.gpu_index)).mappings()
     return [_gpu_entry(row, sums[row["id"]]) for row in rows if row["id"] in sums]
+
+
+def node_entries(connection: Connection, period: Period) -> list[Entry]:
+    """Return what all GPUs of each node used in a period, with runs and without."""
+    by_node: dict[str, list[Entry]] = {}
+    for gpu in gpu_entries(connection, period):
+        by_node.setdefault(gpu.name.partition("/")[0], []).append(gpu)
+    return [sum_of_gpus(node, gpus) for node, gpus in by_node.items()]
 
 
 def _gpu_entry(row: RowMapping, amounts: Amounts) -> Entry:

@@ -1,8 +1,8 @@
-"""Records what the controller publishes in the history of the node. The controller never waits for it.
+"""Records what is published, by a controller or on the bus of a site, in a history. Nobody ever waits for it.
 
-Publishing puts a message into a bounded queue. A task writes what has come together, in a thread of its own under a
-deadline; what could not be written waits for the next time. Energies are cumulative: of each topic the newest message
-of a quarter-hour is enough and, when the queue is full, the newest alone. Of decisions the oldest are dropped.
+Publishing puts a message into a bounded queue. A task writes what has come together; what could not be written waits
+for the next time. Energies are cumulative, and values of the grid are of now: of each topic the newest message of a
+quarter-hour is enough and, when the queue is full, the newest alone. Of decisions the oldest are dropped.
 """
 
 import asyncio
@@ -10,30 +10,23 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from controller.config import HistoryConfig
+from controller.history.energy_history.file_store import Store
 from controller.ports import Bus
 from controller.runtime.clock import Clock, next_tick_s
-from publishers.messages.topics import Topics
 from publishers.mqtt.receiving.quotas import MessageQuotas
-from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.log_once import FaultLog
 
-if TYPE_CHECKING:
-    from controller.history.energy_history.history_file import HistoryFile
-
 FILE: Final = "history.sqlite"
-"""In the state directory of a node."""
+"""In the state directory of a node, or of a site's process."""
 PERIOD_S: Final = 30.0
 """Between two writes: what a kill costs is in the next cumulative value all the same."""
 CLOSE_TIMEOUT_S: Final = 2.0
-WRITE_TIMEOUT_S: Final = 20.0
-"""Nobody waits for it, and the first write imports what SQL needs and makes the tables."""
 MAX_ENERGIES: Final = 5_000
 MAX_DECISIONS: Final = 5_000
 _QUARTER_S: Final = 900.0
+_NEWEST_IS_ENOUGH: Final = ("/energy", "/carbon", "/price")
 _NOT_WRITTEN: Final = "the history is not written: "
 
 _LOGGER = logging.getLogger(__name__)
@@ -48,36 +41,26 @@ class _Waiting(NamedTuple):
 
 
 class HistoryRecorder:
-    """The queue before a node's history, and the task that empties it.
+    """The queue before a history, and the task that empties it.
 
     Args:
-        path: the file of the history.
-        topics: those below the configured root.
+        store: what is written into.
         clock: the time.
-        config: how long what is kept.
-        disk: where the file is written; a thread by default.
+        max_energies: how many energies may wait.
+
+    Attributes:
+        n_dropped: how many messages, or topics, a full queue has dropped.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        topics: Topics,
-        clock: Clock,
-        config: HistoryConfig,
-        disk: DiskThread | None = None,
-    ) -> None:
-        self._path = path
-        self._topics = topics
+    def __init__(self, store: Store, *, clock: Clock, max_energies: int = MAX_ENERGIES) -> None:
+        self.n_dropped = 0
+        self._store = store
         self._clock = clock
-        self._config = config
-        self._session_s = clock.now_s()
-        self._disk = disk or DiskThread("gridchase history", timeout_s=WRITE_TIMEOUT_S)
-        self._file: HistoryFile | None = None
+        self._max_energies = max_energies
         self._energies: dict[tuple[str, int], _Waiting] = {}
         self._decisions: deque[_Waiting] = deque(maxlen=MAX_DECISIONS)
         self._n_recorded = 0
-        self._n_written = 0  # of them; set by the thread of the disk, so that it holds of a write that nobody awaited
+        self._n_written = 0  # of them; set once they are, so that it holds of a write that nobody awaited
         self._fault_log = FaultLog(_LOGGER, recovered="the history is written again", log_changes=False)
 
     @property
@@ -97,12 +80,13 @@ class HistoryRecorder:
         self._n_recorded += 1
         message = _Waiting(self._n_recorded, topic, payload)
         if topic.endswith("/limit"):
+            self.n_dropped += len(self._decisions) == MAX_DECISIONS
             self._decisions.append(message)
-        elif topic.endswith("/energy"):
+        elif topic.endswith(_NEWEST_IS_ENOUGH):
             key = topic, int(self._clock.now_s() // _QUARTER_S)
             self._energies.pop(key, None)  # the newest comes last
             self._energies[key] = message
-            if len(self._energies) > MAX_ENERGIES:
+            if len(self._energies) > self._max_energies:
                 self._coalesce()
 
     def _coalesce(self) -> None:
@@ -110,7 +94,8 @@ class HistoryRecorder:
         newest: dict[str, tuple[str, int]] = {}
         for key in reversed(self._energies):
             newest.setdefault(key[0], key)
-        kept = list(newest.values())[: MAX_ENERGIES // 2]
+        kept = list(newest.values())[: self._max_energies // 2]
+        self.n_dropped += len(newest) - len(kept)
         self._energies = {key: self._energies[key] for key in reversed(kept)}
 
     async def run(self) -> None:
@@ -119,19 +104,19 @@ class HistoryRecorder:
         while True:
             tick_s = next_tick_s(tick_s, period_s=PERIOD_S, now_s=self._clock.now_s())
             await self._clock.sleep_until(tick_s)
-            await self._flush()
+            await self.flush()
 
     async def close(self) -> None:
         """Write what waits, within a bounded time; what fails is only told."""
         why = ""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._flush()
-                await self._disk.run(self._close)
+                await self.flush()
+                await self._store.close()
         except TimeoutError:
-            why = f"{self._path}: the disk does not answer"
+            why = f"{self._store.name}: the disk does not answer"
         except Exception as error:  # noqa: BLE001 — whatever it is: a stop goes on
-            why = f"{self._path} is not closed: {_said(error)}"
+            why = f"{self._store.name} is not closed: {_said(error)}"
         if self.n_waiting:
             _LOGGER.warning("%s; the latest is not in the history", why or self.fault.removeprefix(_NOT_WRITTEN))
         elif why:
@@ -144,30 +129,19 @@ class HistoryRecorder:
         self._decisions = deque((each for each in self._decisions if each.number > n_written), maxlen=MAX_DECISIONS)
         return [*self._energies.values(), *self._decisions]
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Write what waits; what fails is only told."""
+        messages = [(topic, payload) for _, topic, payload in self._waiting()]
+        written = partial(self._on_written, self._n_recorded)
         try:
-            await self._disk.run(partial(self._write, self._waiting(), self._n_recorded, self._clock.now_s()))
+            await self._store.write(messages, now_s=self._clock.now_s(), on_written=written)
         except Exception as error:  # noqa: BLE001 — whatever it is: what is recorded may not end what acts
             self._fault_log.report(f"{_NOT_WRITTEN}{_said(error)}")
         else:
             self._fault_log.clear()
 
-    def _write(self, messages: list[_Waiting], number: int, now_s: float) -> None:
-        """Write messages up to a number, but those that an earlier call has written after its deadline.
-
-        In the thread of the disk, which also imports what SQL needs: some tenths of a second.
-        """
-        if self._file is None:
-            from controller.history.energy_history.history_file import HistoryFile  # noqa: PLC0415
-
-            self._file = HistoryFile(self._path, topics=self._topics, config=self._config, session_s=self._session_s)
-        n_written = self._n_written
-        self._file.write([(topic, payload) for each, topic, payload in messages if each > n_written], now_s=now_s)
+    def _on_written(self, number: int) -> None:
         self._n_written = number
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 def _said(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The tables of the history: runs, GPUs, what each used in each quarter-hour, and the changes of power limits.
+"""The tables of the history: runs, GPUs, what each used in each quarter-hour, changes of power limits, and the grid.
 
 Times are Unix seconds. Quarter-hours lie in the order of their time, so those of now are side by side, and a period is
 read in one go. A quarter-hour that was merged into a day has that day's length. There are no foreign keys: without an
@@ -82,6 +82,7 @@ GPUS: Final = Table(
     Column("session_s", Double),  # when the controller started whose counters these are
     *(Column(name, Double) for name in GPU_AMOUNTS),
     Column("currency", Text),
+    Column("heard_s", Double),  # the time of the newest counters
     UniqueConstraint("node", "gpu_uuid"),
 )
 
@@ -108,5 +109,17 @@ DECISIONS: Final = Table(
     Column("requested_power_limit_w", Double),
     Column("enforced_power_limit_w", Double),
     Column("previous_power_limit_w", Double),
+    sqlite_with_rowid=False,
+)
+
+GRID_QUARTERS: Final = Table(
+    "grid_quarters",
+    METADATA,
+    Column("starts_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("zone", String(64), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("value", Double, nullable=False),  # the newest that was in force in that quarter-hour
+    Column("unit", Text, nullable=False),
+    Column("source", Text, nullable=False),
     sqlite_with_rowid=False,
 )

@@ -1,12 +1,13 @@
-"""Writes messages of the bus into the history, in the transaction of a connection: energies of runs and GPUs, limits.
+"""Writes messages of the bus into the history, in the transaction of a connection: energies, limits, the grid.
 
 Messages hold cumulative values, and the database holds what was counted of them in the same transaction. So messages
 that are written twice count once, and what was not written is in the next one.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -23,10 +24,10 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import RowMapping
 
-from controller.config import HistoryConfig
+from controller.config import Retention
 from controller.history.energy_history.growth import (
     GPU_AMOUNTS,
     ONLY_GROWING,
@@ -41,27 +42,35 @@ from controller.history.energy_history.growth import (
     run_amounts,
     run_growth,
 )
+from controller.history.energy_history.plausibility import FUTURE_S, foreign_gpu_growth, is_possible_run
 from controller.history.energy_history.schema import (
     CURRENCY_SEPARATOR,
     DECISIONS,
     GPU_QUARTERS,
     GPUS,
+    GRID_QUARTERS,
     MIGRATIONS,
     RUN_QUARTERS,
     RUNS,
 )
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import DecodeError, Message, decode
-from publishers.messages.reports import GpuEnergy, LimitChange, RunEnergy
+from publishers.messages.reports import GpuEnergy, GridSignal, LimitChange, RunEnergy
 from publishers.messages.topics import ParsedTopic, Topics
 
 MAX_RUNS: Final = 50_000
+MAX_GPUS: Final = 20_000
+MAX_CURRENCIES: Final = 4
+"""Of one GPU: with two, costs have no sum already."""
 MAX_DECISIONS: Final = 200_000
 """The newest of them are kept."""
 MAX_DETAIL: Final = 256
 """Characters of a decision's sentence."""
 MAX_DAYS: Final = 7
 """Days that one call merges or drops at most, so that it ends in time."""
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=Message)
@@ -84,16 +93,26 @@ class GpuName(NamedTuple):
 
 
 def write_messages(
-    connection: Connection, messages: Iterable[tuple[str, bytes]], *, topics: Topics, session_s: float | None
-) -> None:
+    connection: Connection,
+    messages: Iterable[tuple[str, bytes]],
+    *,
+    topics: Topics,
+    session_s: float | None,
+    now_s: float = math.inf,
+) -> int:
     """Write what was published on these topics, in this order; what is not of the history, or invalid, is skipped.
 
     Args:
         connection: in a transaction.
         messages: topics and payloads.
         topics: those below the configured root.
-        session_s: when the controller started that publishes the counters of GPUs [Unix s]; None: not known, then a
-            controller is new where they fall, and what a GPU had used before it was first heard of is not counted.
+        session_s: when the controller started that publishes the counters of GPUs [Unix s]; None: others publish. Then
+            only what is possible is believed, a controller is new where counters fall, and what a GPU had used before
+            it was first heard of is not counted.
+        now_s: the time [Unix s]; a GPU whose newest counters are of the future begins anew.
+
+    Returns:
+        how many messages were not believed.
     """
     if connection.dialect.name == "postgresql":  # writers take turns, as they do for an SQLite file
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATIONS.lock + 1})
@@ -102,8 +121,10 @@ def write_messages(
         parsed = topics.parse(topic)
         if parsed is not None and payload:
             batch.add(parsed, payload)
-    _write_runs(connection, batch.runs)
-    _write_gpus(connection, batch.energies, batch.changes, session_s)
+    n_impossible = _write_runs(connection, batch.runs, is_foreign=session_s is None)
+    n_impossible += _write_gpus(connection, batch.energies, batch.changes, session_s, now_s)
+    _write_grid(connection, batch.signals)
+    return n_impossible
 
 
 class _Batch:
@@ -113,6 +134,7 @@ class _Batch:
         self.runs: dict[RunName, list[tuple[RunEnergy, bytes]]] = {}
         self.energies: dict[GpuName, list[GpuEnergy]] = {}
         self.changes: dict[GpuName, list[LimitChange]] = {}
+        self.signals: dict[tuple[str, int], GridSignal] = {}
 
     def add(self, topic: ParsedTopic, payload: bytes) -> None:
         """Take a message, unless it is not of the history, or invalid."""
@@ -126,6 +148,8 @@ class _Batch:
                 self.energies.setdefault(name, []).append(counters)
             elif topic.leaf == "limit" and (change := _decoded(payload, LimitChange)):
                 self.changes.setdefault(name, []).append(change)
+        elif topic.zone is not None and (signal := _decoded(payload, GridSignal)) and signal.value is not None:
+            self.signals[topic.zone, quarter_of(signal.time_s)] = signal
 
 
 def _decoded(payload: bytes, kind: type[M]) -> M | None:
@@ -135,22 +159,28 @@ def _decoded(payload: bytes, kind: type[M]) -> M | None:
         return None
 
 
-def _write_runs(connection: Connection, runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]]) -> None:
+def _write_runs(
+    connection: Connection, runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]], *, is_foreign: bool
+) -> int:
     known = _known_runs(connection, runs)
     growths: dict[tuple[int, int], Amounts] = {}
     rows: list[Row] = []
+    n_impossible = 0
+    n_free = _n_free(connection, RUNS, 2 * MAX_RUNS) if not known.keys() >= runs.keys() else 0
     for name, records in runs.items():
         found = known.get(name)
-        first = records[0][0]
-        began_s = (first.time_s or 0.0) - first.duration_s
-        number, account = (
-            (_insert_run(connection, name, began_s), None) if found is None else (int(found["id"]), _account(found))
-        )
-        for record, _ in records:
-            account, grown = run_growth(account, record)
-            _count(growths, number, quarter_of(account.time_s), grown)
-        assert account is not None  # noqa: S101 — there is a record
-        record, payload = records[-1]
+        account, of_run, newest = _grown(None if found is None else _account(found), records, is_foreign=is_foreign)
+        n_impossible += len(records) - len(of_run)
+        if account is None or newest is None:
+            continue
+        if found is None and not n_free:
+            n_impossible += len(of_run)
+            continue
+        n_free -= found is None
+        record, payload = newest
+        number = int(found["id"]) if found else _insert_run(connection, name, (record.time_s or 0) - record.duration_s)
+        for quarter, grown in of_run:
+            _count(growths, number, quarter, grown)
         rows.append(
             {
                 "number": number,
@@ -166,6 +196,28 @@ def _write_runs(connection: Connection, runs: Mapping[RunName, Sequence[tuple[Ru
     _update(connection, RUNS, rows)
     for (_, number), grown in growths.items():
         _take_back(connection, number, grown)
+    return n_impossible
+
+
+def _grown(
+    account: RunAccount | None, records: Sequence[tuple[RunEnergy, bytes]], *, is_foreign: bool
+) -> tuple[RunAccount | None, list[tuple[int, Amounts]], tuple[RunEnergy, bytes] | None]:
+    """Return the account of a run, in which quarter-hours it has grown, and its newest record that is believed."""
+    growths: list[tuple[int, Amounts]] = []
+    newest = None
+    for record, payload in records:
+        after, grown = run_growth(account, record)
+        if is_foreign and not is_possible_run(account, record, grown):
+            continue
+        if after is not account:  # else it is older than the newest
+            account, newest = after, (record, payload)
+        growths.append((quarter_of(after.time_s), grown))
+    return account, growths, newest
+
+
+def _n_free(connection: Connection, table: Table, most: int) -> int:
+    """Return for how many more rows a table has room: until the old ones are dropped, it must not outgrow the disk."""
+    return max(most - (connection.execute(select(func.count()).select_from(table)).scalar() or 0), 0)
 
 
 def _known_runs(connection: Connection, names: Iterable[RunName]) -> dict[RunName, RowMapping]:
@@ -210,43 +262,79 @@ def _write_gpus(
     energies: Mapping[GpuName, Sequence[GpuEnergy]],
     changes: Mapping[GpuName, Sequence[LimitChange]],
     session_s: float | None,
-) -> None:
+    now_s: float,
+) -> int:
     rows = {GpuName(row["node"], row["gpu_uuid"]): dict(row) for row in connection.execute(select(GPUS)).mappings()}
     growths: dict[tuple[int, int], Amounts] = {}
+    n_impossible = 0
     for name in {**energies, **changes}:
-        if name not in rows:
+        if name not in rows and len(rows) < MAX_GPUS:
             number = _inserted(connection, GPUS, name._asdict())
-            rows[name] = name._asdict() | {"id": number, "session_s": None, "gpu_index": None, "currency": None}
+            rows[name] = dict.fromkeys(("session_s", "gpu_index", "currency", "heard_s")) | {"id": number}
     for name, counters in energies.items():
-        row = rows[name]
         for energy in counters:
-            if energy.energy_j is None:  # nothing could be measured
+            if name in rows and energy.energy_j is None:  # nothing could be measured
                 continue
-            before: Amounts = {key: _number(row.get(key)) for key in GPU_AMOUNTS}
-            after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
-            is_same = None if session_s is None and row["session_s"] is None else row["session_s"] == session_s
-            grown = gpu_growth(before, after, is_same_controller=is_same)
+            grown = None if name not in rows else _gpu_growth(rows[name], energy, session_s, now_s)
             if grown is None:
-                continue
-            _count(growths, row["id"], quarter_of(energy.time_s), grown)
-            currencies = _joined(row["currency"], energy.currency)
-            row |= after | {"session_s": session_s, "gpu_index": energy.gpu_index, "currency": currencies}
+                n_impossible += 1
+            elif grown:
+                row = rows[name]
+                _count(growths, row["id"], quarter_of(energy.time_s), grown)
+                row |= {key: getattr(energy, key) for key in GPU_AMOUNTS}
+                row |= {"session_s": session_s, "gpu_index": energy.gpu_index, "heard_s": energy.time_s}
+                row["currency"] = _joined(row["currency"], energy.currency)
     _upsert(connection, GPU_QUARTERS, growths)
-    updated = ("session_s", "gpu_index", "currency", *GPU_AMOUNTS)
-    _update(connection, GPUS, [{"number": rows[name]["id"]} | _columns(rows[name], updated) for name in energies])
+    updated = ("session_s", "gpu_index", "currency", "heard_s", *GPU_AMOUNTS)
+    heard = [rows[name] for name in energies if name in rows]
+    _update(connection, GPUS, [{"number": row["id"]} | _columns(row, updated) for row in heard])
+    _write_decisions(connection, {rows[name]["id"]: of_gpu for name, of_gpu in changes.items() if name in rows})
+    return n_impossible + sum(len(of_gpu) for name, of_gpu in changes.items() if name not in rows)
+
+
+def _gpu_growth(row: Row, energy: GpuEnergy, session_s: float | None, now_s: float) -> Amounts | None:
+    """Return by how much counters have grown; {}: nothing is new, None: that is not possible."""
+    before: Amounts = {key: _number(row.get(key)) for key in GPU_AMOUNTS}
+    after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
+    if session_s is not None:
+        grown = gpu_growth(before, after, is_same_controller=row["session_s"] == session_s)
+        return {} if grown is None else grown
+    heard_s = _number(row["heard_s"])
+    is_known = before["energy_j"] is not None and heard_s is not None and heard_s <= now_s + FUTURE_S
+    return foreign_gpu_growth(before, heard_s if is_known else None, after, energy.time_s)
+
+
+def _write_decisions(connection: Connection, changes: Mapping[int, Sequence[LimitChange]]) -> None:
     names = [column.name for column in DECISIONS.c if column.name not in {"gpu", "detail"}]
     decisions = [
-        {"gpu": rows[name]["id"], "detail": change.detail[:MAX_DETAIL], **{key: getattr(change, key) for key in names}}
-        for name, of_gpu in changes.items()
+        {"gpu": gpu, "detail": change.detail[:MAX_DETAIL], **{key: getattr(change, key) for key in names}}
+        for gpu, of_gpu in changes.items()
         for change in of_gpu
     ]
     if decisions:
         connection.execute(_insert(connection, DECISIONS).on_conflict_do_nothing(), decisions)
 
 
+def _write_grid(connection: Connection, signals: Mapping[tuple[str, int], GridSignal]) -> None:
+    rows = [
+        {
+            "starts_s": starts_s,
+            "zone": zone,
+            **{key: getattr(signal, key) for key in ("kind", "value", "unit", "source")},
+        }
+        for (zone, starts_s), signal in signals.items()
+    ]
+    if rows:
+        statement = _insert(connection, GRID_QUARTERS)
+        newest = {key: statement.excluded[key] for key in ("value", "unit", "source")}
+        keys = ["starts_s", "zone", "kind"]
+        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=newest), rows)
+
+
 def _joined(known: str | None, now: str | None) -> str | None:
     """Return the currencies that costs are in, with one that may be new; None: costs are not priced."""
-    return CURRENCY_SEPARATOR.join(sorted({*(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})) or None
+    currencies = sorted({*(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})
+    return CURRENCY_SEPARATOR.join(currencies[:MAX_CURRENCIES]) or None
 
 
 def _columns(values: Mapping[str, Any], names: Iterable[str]) -> Row:
@@ -259,7 +347,11 @@ def _count(growths: dict[tuple[int, int], Amounts], number: int, starts_s: int, 
 
 
 def _insert(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    if connection.dialect.name != "postgresql":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 — 2 MB, which a controller does not need
+
+    return postgresql.insert(table)
 
 
 def _amount_columns(table: Table) -> list[Column[Any]]:
@@ -311,7 +403,7 @@ def _update(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
         connection.execute(update(table).where(table.c.id == bindparam("number")), rows)
 
 
-def tidy(connection: Connection, *, now_s: float, config: HistoryConfig, zone: tzinfo | None = None) -> None:
+def tidy(connection: Connection, *, now_s: float, config: Retention, zone: tzinfo | None = None) -> None:
     """Merge old quarter-hours into days of a zone, and drop what is older than it is kept, or too much.
 
     Args:
@@ -324,10 +416,14 @@ def tidy(connection: Connection, *, now_s: float, config: HistoryConfig, zone: t
         _merge(connection, table, until_s=now_s - config.quarter_days * DAY_S, zone=zone)
         _drop_before(connection, table.c.starts_s, now_s - config.run_days * DAY_S)
     _drop_before(connection, DECISIONS.c.time_s, now_s - config.decision_days * DAY_S)
+    _drop_before(connection, GRID_QUARTERS.c.starts_s, now_s - config.quarter_days * DAY_S)
     _drop_before(connection, RUNS.c.heard_s, now_s - config.run_days * DAY_S)
     _drop_all_but(connection, DECISIONS.c.time_s, MAX_DECISIONS)
     _drop_all_but(connection, RUNS.c.heard_s, MAX_RUNS)
     connection.execute(delete(RUN_QUARTERS).where(RUN_QUARTERS.c.owner.not_in(select(RUNS.c.id))))
+    is_silent = func.coalesce(GPUS.c.heard_s, 0.0) < now_s - config.quarter_days * DAY_S
+    used = GPUS.c.id.in_(select(GPU_QUARTERS.c.owner)), GPUS.c.id.in_(select(DECISIONS.c.gpu))
+    connection.execute(delete(GPUS).where(is_silent, *(~each for each in used)))
 
 
 def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo | None) -> None:

@@ -110,6 +110,7 @@ class HttpServer:
         to_problem: returns the problem of an error of the application, None where it has none.
         count: called with the name of the route (`none` where there is none) and the status of each answer.
         max_connections: how many there may be at once, where there are enough file descriptors.
+        section: of the configuration that has host and port, for the log.
 
     Attributes:
         is_local: whether it listens on loopback addresses alone; False until that is known.
@@ -125,8 +126,10 @@ class HttpServer:
         to_problem: Callable[[Exception], ProblemError | None] = lambda _: None,
         count: Callable[[str, int], None] = lambda _name, _status: None,
         max_connections: int = MAX_CONNECTIONS,
+        section: str = "http",
     ) -> None:
         self.is_local = False
+        self._section = section
         self._routes = {(route.method, route.path): route for route in routes}
         self._host = host
         self._port = port
@@ -178,7 +181,8 @@ class HttpServer:
                 lambda: self._connections.accept(handlers), self._host, self._port, backlog=BACKLOG
             )
         except OSError as error:
-            _LOGGER.error("%s: not served: http.host, http.port: %s", self._title, error.strerror or error)
+            keys = f"{self._section}.host, {self._section}.port"
+            _LOGGER.error("%s: not served: %s: %s", self._title, keys, error.strerror or error)
             return None
 
     def _url(self, addresses: Sequence[tuple[str, int]]) -> str:

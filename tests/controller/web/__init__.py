@@ -1,1 +1,1 @@
-"""Tests of the web side."""
+"""Tests of the history of a site."""

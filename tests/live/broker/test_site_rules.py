@@ -14,12 +14,17 @@ from tests.live.conftest import wait_until
 pytestmark = pytest.mark.live
 ROOT = "gridchase/v1"
 DOCS = DEPLOY.parents[1] / "docs"
-USERS = {"trainings": ["alice", "gpu01", "policy"], "nodes": ["gpu01", "alice"], "services": ["policy", "dashboard"]}
+USERS = {
+    "trainings": ["alice", "gpu01", "policy"],
+    "nodes": ["gpu01", "alice"],
+    "services": ["policy", "dashboard", "web"],
+}
 DOOR_AND_USER: dict[Role, tuple[str, str]] = {
     "training": ("trainings", "alice"),
     "node": ("nodes", "gpu01"),
     "policy": ("services", "policy"),
     "dashboard": ("services", "dashboard"),
+    "web": ("services", "web"),
 }
 NAMES = {"job": "resnet50", "run": "r1", "rank": "3", "boot_id": "b00t", "uuid": "GPU-1", "zone": "DE"}
 OWN = NAMES | {"user": "alice", "node": "gpu01", "random": "0a", "other": "log"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from controller.config import HistoryConfig
@@ -69,6 +69,13 @@ def test_the_next_controller_goes_on_with_the_same_history(tmp_path: Path) -> No
     assert read_history(path, runs) == ["r1", "r2"]
 
 
+def test_a_question_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    write(tmp_path / "history.sqlite", "r1")
+    endless = text("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c")
+    with pytest.raises(DatabaseUnavailableError, match="ask for a shorter time"):
+        read_history(tmp_path / "history.sqlite", lambda it: it.execute(endless).scalar(), timeout_s=0.05)
+
+
 def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     write(path, "r1")
@@ -87,7 +94,7 @@ def test_a_history_of_two_versions_is_left_alone(tmp_path: Path) -> None:
     write(path, "r1")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO history_version VALUES ('0000')")
-    with pytest.raises(OSError, match="the database has schema 0000 and 0001, which this gridchase does not know"):
+    with pytest.raises(OSError, match="the database has schema 0000 and 0002, which this gridchase does not know"):
         write(path, "r2")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT run FROM runs").fetchall() == [("r1",)]

@@ -11,8 +11,15 @@ from sqlalchemy import Connection, func, select
 from controller.config import HistoryConfig
 from controller.history.energy_history import history_file
 from controller.history.energy_history import recorder as module
+from controller.history.energy_history.file_store import WRITE_TIMEOUT_S, FileStore
 from controller.history.energy_history.history_file import read_history
-from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, PERIOD_S, HistoryRecorder, RecordedBus
+from controller.history.energy_history.recorder import (
+    CLOSE_TIMEOUT_S,
+    MAX_ENERGIES,
+    PERIOD_S,
+    HistoryRecorder,
+    RecordedBus,
+)
 from controller.history.energy_history.schema import DECISIONS, RUN_QUARTERS, RUNS
 from policies.vocabulary.units import HOUR_S
 from publishers.shared.files.disk_thread import DiskThread
@@ -39,16 +46,17 @@ class FakeDisk(DiskThread):
             call()
             raise OSError(110, "the disk does not answer in 20 s")
         if self.hangs:
-            await asyncio.sleep(module.WRITE_TIMEOUT_S)
+            await asyncio.sleep(WRITE_TIMEOUT_S)
             raise OSError(110, "the disk does not answer in 20 s")
         if self.error is not None:
             raise self.error
         return call()
 
 
-def recorder_at(path: Path, disk: DiskThread | None = None) -> HistoryRecorder:
+def recorder_at(path: Path, disk: DiskThread | None = None, max_energies: int = MAX_ENERGIES) -> HistoryRecorder:
     """Return a recorder of an empty history."""
-    return HistoryRecorder(path, topics=TOPICS, clock=LoopClock(), config=HistoryConfig(), disk=disk)
+    store = FileStore(path, topics=TOPICS, config=HistoryConfig(), session_s=MIDNIGHT_S, disk=disk)
+    return HistoryRecorder(store, clock=LoopClock(), max_energies=max_energies)
 
 
 def energies_j(connection: Connection) -> list[float]:
@@ -85,13 +93,10 @@ async def test_of_a_topic_the_newest_of_each_quarter_hour_waits(tmp_path: Path) 
     assert found == [9.0, 100.0, 100.0, 100.0]
 
 
-async def test_a_full_queue_loses_no_energy_and_the_oldest_decisions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_ENERGIES", 20)
+async def test_a_full_queue_loses_no_energy_and_the_oldest_decisions(tmp_path: Path) -> None:
     disk = FakeDisk()
     disk.hangs = True
-    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    recorder = recorder_at(tmp_path / "history.sqlite", disk, max_energies=20)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(recorder.run())
         for number in range(200):
@@ -103,8 +108,9 @@ async def test_a_full_queue_loses_no_energy_and_the_oldest_decisions(
             await asyncio.sleep(900)
         assert recorder.n_waiting <= 20 + module.MAX_DECISIONS
         assert "does not answer" in recorder.fault
+        assert recorder.n_dropped == 200 * 50 - module.MAX_DECISIONS
         disk.hangs = False
-        await asyncio.sleep(PERIOD_S + module.WRITE_TIMEOUT_S + 1)
+        await asyncio.sleep(PERIOD_S + WRITE_TIMEOUT_S + 1)
         assert (recorder.fault, recorder.n_waiting) == ("", 0)
         task.cancel()
     assert read_history(tmp_path / "history.sqlite", energies_j) == [100.0 * (199 + run) for run in range(5)]

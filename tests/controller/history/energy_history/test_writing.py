@@ -154,8 +154,8 @@ def test_counters_of_a_new_controller_count_from_nothing() -> None:
 
 def test_of_a_foreign_controller_what_it_had_counted_before_is_not_of_now() -> None:
     with memory() as connection:
-        for energy_j in (1e9, 1e9 + 5.0, 3.0):
-            write(connection, gpu_message(MIDNIGHT_S, energy_j), session_s=None)
+        for number, energy_j in enumerate((1e9, 1e9 + 5.0, 3.0)):
+            write(connection, gpu_message(MIDNIGHT_S + number, energy_j), session_s=None)
         assert connection.execute(select(GPU_QUARTERS.c.energy_j)).scalars().one() == 8.0
 
 

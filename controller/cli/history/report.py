@@ -1,0 +1,160 @@
+"""`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, of a node or of a site."""
+
+import argparse
+import csv
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+from rich.console import Console
+
+from controller.cli.configuration import add_configuration
+from controller.cli.history.client import fetch_report
+from controller.cli.output import Terminal, plain_table, print_json, shown, write_drawing
+from controller.config import load_config
+from controller.errors import ConfigError, ControllerError
+from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_report, period_of
+from controller.history.energy_history.recorder import FILE
+from controller.history.energy_history.report import Entry
+from controller.history.energy_history.sentence import saved_text, slower_text, used_text
+from controller.web.report_page import ReportPage, render_report
+from gridchase.cli.verb import VERSION
+from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from policies.vocabulary.units import duration_text
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_configuration(verb)
+    where = verb.add_mutually_exclusive_group()
+    where.add_argument("--database", type=Path, metavar="FILE", help=f"default: {FILE} in the node's state directory")
+    where.add_argument("--url", metavar="http://HOST:9323", help="ask the `gridchase web` of a site instead")
+    choices = ("job", "user", "day", "run", "gpu", "node")
+    verb.add_argument("--by", choices=choices, default="job", help="default: job")
+    for name in ("user", "job", "run"):
+        verb.add_argument(f"--{name}", help=f"only this {name}")
+    period = verb.add_mutually_exclusive_group()
+    period.add_argument("--month", metavar="2026-11", help="a month, by this machine's time zone")
+    period.add_argument("--since", metavar="2026-11-05", help="since a day or moment, or for so many days: 7d")
+    form = verb.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser and for paper")
+    verb.set_defaults(do=report, default_log_level="warning")
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the report.
+
+    Raises:
+        ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
+        ControllerError: the history cannot be read, or nobody answers.
+    """
+    query = ReportQuery(**{name: getattr(options, name) for name in ReportQuery.__struct_fields__})
+    queries = [query]
+    if options.html is not None:
+        if query.by in BY_HARDWARE:
+            raise ConfigError([f"--html: shows what runs saved; leave out --by {query.by}"])
+        groups = ("day",) if any(query.which) else ("day", "gpu")
+        queries += [replace(query, by=by) for by in groups]
+    if options.url is None:
+        found, *more = _read(options, queries)
+    else:
+        found, *more = [fetch_report(options.url, each) for each in queries]
+    if options.html is not None:
+        page = render_report(_page(options, found, *more))
+        write_drawing("--html", options.html, page.encode(), as_json=False)
+    elif options.json:
+        print_json(found)
+    elif options.csv:
+        _print_csv(found.rows)
+    else:
+        _print(found, Terminal())
+    return 0
+
+
+def _read(options: argparse.Namespace, queries: Sequence[ReportQuery]) -> list[Report]:
+    """Return what a file says, all of it at one moment."""
+    faults: list[str] = []
+    now_s = datetime.now().astimezone().timestamp()
+    period = period_of(queries[0], now_s, faults)
+    path = options.database or _path(options, faults)
+    if faults:
+        raise ConfigError(faults)
+    try:
+        return read_history(
+            path, lambda connection: [make_report(connection, query, period, now_s) for query in queries]
+        )
+    except (DatabaseUnavailableError, DatabaseVersionError) as error:
+        raise ControllerError(str(error)) from error
+
+
+def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report | None = None) -> ReportPage:
+    """Return what the page shows of a report, of its days and, if all runs are in it, of all GPUs."""
+    used_j = None if gpus is None else gpus.total.energy_j
+    rest_j = 0.0 if used_j is None else used_j - (found.total.energy_j or 0.0)
+    asked = {name: getattr(options, name) for name in ("database", "url", *ReportQuery.__struct_fields__)}
+    words = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
+    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}" for at_s in (found.since_s, found.until_s))
+    month = f"{datetime.fromtimestamp(found.since_s).astimezone():%B %Y}"
+    return ReportPage(
+        period=f"{begin} to {end}" if options.month is None else month,
+        headline=found.headline,
+        by=found.by,
+        total=found.total,
+        rows=found.rows,
+        days=days.rows,
+        without_run_j=rest_j if rest_j > 0 else None,
+        command=shlex.join(["gridchase", "report", *words, "--html", options.html.name]),
+        fingerprint=sha256(msgspec.json.encode((found, days))).hexdigest()[:16],
+        version=VERSION,
+    )
+
+
+def _path(options: argparse.Namespace, faults: list[str]) -> Path:
+    """Return where the node's history is; what is wrong with the configuration is added to the faults."""
+    try:
+        return Path(load_config(options.config, options.set).node.state_dir) / FILE
+    except ConfigError as error:
+        faults += error.faults
+        return Path(FILE)
+
+
+def _print(found: Report, console: Console) -> None:
+    console.print(shown(found.headline), highlight=False, soft_wrap=not console.is_terminal)
+    if not found.rows:
+        return
+    is_of_runs = found.by not in BY_HARDWARE
+    table = plain_table()
+    table.add_column(found.by, overflow="fold")
+    if is_of_runs:
+        for name in ("runs", "time"):
+            table.add_column(name, justify="right")
+    table.add_column("used")
+    if is_of_runs:
+        table.add_column("saved")
+        table.add_column("slower", justify="right")
+    for row in found.rows:
+        table.add_row(*map(shown, _cells(row)))
+    console.print(table)
+    if any(row.measured_runs for row in found.rows):
+        console.print(shown(found.combined), style="dim", highlight=False)
+
+
+def _cells(row: Entry) -> list[str]:
+    if row.runs is None:
+        return [row.name, used_text(row)]
+    time_text = duration_text(row.duration_s or 0.0)
+    return [row.name, str(row.runs), time_text, used_text(row), saved_text(row), slower_text(row)]
+
+
+def _print_csv(rows: Sequence[Entry]) -> None:
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(Entry.__struct_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(msgspec.to_builtins(row) for row in rows)

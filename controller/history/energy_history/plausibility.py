@@ -1,0 +1,71 @@
+"""What is believed of the records of other machines: energy has a physical bound, whoever publishes it.
+
+A site hears many controllers. A counter that has grown by more than boards can draw in that time is damaged, forged, or
+another machine's of the same name: it counts nothing. What was only late is believed once enough time has passed.
+"""
+
+from typing import Final
+
+from controller.history.energy_history.growth import Amounts, RunAccount, growth
+from policies.vocabulary.units import DAY_S, JOULES_PER_KWH
+from publishers.messages.reports import RunEnergy
+
+MAX_GPU_POWER_W: Final = 5_000.0
+"""Several times what any board draws [W]."""
+MAX_GPUS_OF_RUN: Final = 100_000
+MAX_G_PER_KWH: Final = 20_000.0
+"""Of energy that boards may have used, with the rest of the machine and the building [g/kWh]."""
+MAX_COST_PER_KWH: Final = 1e6
+"""In the smallest of currencies."""
+MAX_RUN_S: Final = 3_660 * DAY_S
+FUTURE_S: Final = 3_600.0
+"""A record whose clock is ahead of ours by more is not believed [s]."""
+_SLACK_S: Final = 60.0
+"""Energies and their times are not read at one moment [s]."""
+
+
+def are_possible(amounts: Amounts, *, max_energy_j: float) -> bool:
+    """Return whether so much may have been used where at most so much energy was."""
+    max_kwh = max_energy_j / JOULES_PER_KWH
+    bounds = {"energy_j": max_energy_j, "carbon_g": max_kwh * MAX_G_PER_KWH, "cost": max_kwh * MAX_COST_PER_KWH}
+    return all(abs(amounts.get(name) or 0.0) <= bound for name, bound in bounds.items())
+
+
+def is_possible_run(account: RunAccount | None, record: RunEnergy, grown: Amounts) -> bool:
+    """Return whether a run can have used, and its baseline can be, what a record says.
+
+    Args:
+        account: what was counted before it; None: nothing.
+        record: the record.
+        grown: by how much the account grows with it.
+    """
+    if record.n_gpus > MAX_GPUS_OF_RUN or not 0 <= record.duration_s <= MAX_RUN_S:
+        return False
+    max_power_w = record.n_gpus * MAX_GPU_POWER_W
+    max_energy_j = max_power_w * (record.duration_s + _SLACK_S)
+    baseline: Amounts = {"energy_j": record.baseline_energy_j, "carbon_g": record.baseline_carbon_g}
+    used: Amounts = {"energy_j": record.energy_j, "carbon_g": record.carbon_g, "cost": record.cost}
+    if not all(are_possible(amounts, max_energy_j=max_energy_j) for amounts in (used, baseline)):
+        return False
+    if (record.baseline_duration_s or 0.0) > 10 * (record.duration_s + _SLACK_S):
+        return False
+    if account is None or record.final or account.time_s <= 0:
+        return True
+    elapsed_s = (record.time_s or 0.0) - account.time_s
+    return are_possible(grown, max_energy_j=max_power_w * max(elapsed_s, 0.0)) or not any(grown.values())
+
+
+def foreign_gpu_growth(before: Amounts, heard_s: float | None, after: Amounts, time_s: float) -> Amounts | None:
+    """Return by how much the counters of a GPU of another machine have grown; None: by more than is possible.
+
+    {} where the message is not newer than what was counted: a duplicate, one that the broker had retained, or of a
+    clock that was set back, which counts once that has caught up. Counters that have fallen are a new controller's,
+    which has counted since the last message at the earliest: two controllers of one name cannot take turns.
+    """
+    if heard_s is None:  # what it had counted before is not of now
+        return growth(after, after)
+    if time_s <= heard_s:
+        return {}
+    known_j, now_j = before.get("energy_j") or 0.0, after.get("energy_j") or 0.0
+    grown = growth({} if now_j < known_j else before, after)
+    return grown if are_possible(grown, max_energy_j=MAX_GPU_POWER_W * (time_s - heard_s)) else None

@@ -1,0 +1,143 @@
+"""What may be asked of a history, and the answer: a period, by the time zone of this machine, and its lines."""
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+from sqlalchemy import Connection
+
+from controller.history.energy_history.growth import day_of
+from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, node_entries, oldest_s, run_parts
+from controller.history.energy_history.report import HOW_COMBINED, Entry, Part, entry_of, sum_of_gpus
+from controller.history.energy_history.sentence import headline
+from policies.vocabulary.units import DAY_S
+from publishers.messages.reports import RunEnergy
+
+BY_HARDWARE: Final = {"gpu": gpu_entries, "node": node_entries}
+_GROUPS: Final[dict[str, Callable[[Part], str]]] = {
+    "job": lambda part: f"{part.user}/{part.job}",
+    "user": lambda part: part.user,
+    "run": lambda part: f"{part.user}/{part.job}/{part.run}",
+}
+_MONTH: Final = re.compile(r"(\d{4})-(\d{2})")
+_DAYS: Final = re.compile(r"(\d{1,5})d")
+AskedTime = Annotated[str, Meta(max_length=64)]
+AskedName = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class ReportQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is asked for: lines by what, since when or of which month, of whose runs; None is any."""
+
+    by: Literal["job", "user", "day", "run", "gpu", "node"] = "job"
+    month: AskedTime | None = None
+    since: AskedTime | None = None
+    user: AskedName | None = None
+    job: AskedName | None = None
+    run: AskedName | None = None
+
+    @property
+    def which(self) -> RunFilter:
+        """Return which runs it is about."""
+        return RunFilter(self.user, self.job, self.run)
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A report, as JSON; `since_s` and `until_s` are Unix seconds, `records` the newest record of each run, by run."""
+
+    since_s: float
+    until_s: float
+    by: str
+    headline: str
+    combined: str
+    total: Entry
+    rows: list[Entry]
+    records: list[RunEnergy]
+
+
+def period_of(query: ReportQuery, now_s: float, faults: list[str]) -> Period | None:
+    """Return the period that is asked for, until now at most; None: all there is. What is wrong is added to faults."""
+    if query.by in BY_HARDWARE and any(query.which):
+        faults.append(f"--by {query.by}: counts all that a GPU used; leave out --user, --job and --run")
+    if query.month is not None and query.since is not None:
+        faults.append("--month, --since: choose one of them")
+        return None
+    if query.month is not None:
+        asked, form = f"--month {query.month}", "a month, such as 2026-11"
+    elif query.since is not None:
+        asked, form = f"--since {query.since}", "a day or a moment, such as 2026-11-05, or a number of days, such as 7d"
+    else:
+        return None
+    try:
+        period = _month(query.month) if query.month is not None else _since(query.since or "", now_s)
+    except (ValueError, OverflowError):
+        faults.append(f"{asked}: must be {form}")
+        return None
+    if not 0 <= period.since_s < now_s:
+        faults.append(f"{asked}: must begin after 1970 and before now")
+    return Period(period.since_s, min(period.until_s, now_s))
+
+
+def _month(text: str) -> Period:
+    match = _MONTH.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    year, month = int(match[1]), int(match[2])
+    first_days = ((year, month), (year + month // 12, month % 12 + 1))
+    noons = (datetime(*first_day, 1, 12).astimezone() for first_day in first_days)
+    return Period(*(day_of(noon.timestamp(), None)[0] for noon in noons))
+
+
+def _since(text: str, now_s: float) -> Period:
+    if match := _DAYS.fullmatch(text):
+        return Period(now_s - int(match[1]) * DAY_S, now_s)
+    return Period(datetime.fromisoformat(text).timestamp(), now_s)
+
+
+def make_report(connection: Connection, query: ReportQuery, period: Period | None, now_s: float) -> Report:
+    """Return what was used and saved.
+
+    Args:
+        connection: in a transaction.
+        query: what is asked for.
+        period: of which time; None: since the history began.
+        now_s: the time [Unix s].
+    """
+    begin_s = min(oldest_s(connection) or now_s, now_s)
+    period = period or Period(begin_s, now_s)
+    parts: list[Part] = []
+    if query.by in BY_HARDWARE:
+        rows = BY_HARDWARE[query.by](connection, period)
+        total = sum_of_gpus("total", rows)
+    else:
+        days = dict(_days(Period(max(period.since_s, begin_s), period.until_s))) if query.by == "day" else {}
+        parts, *of_days = run_parts(connection, [period, *days.values()], query.which)
+        total = entry_of("total", parts)
+        groups = _groups(parts, query.by) if query.by != "day" else dict(zip(days, of_days, strict=True))
+        rows = [entry_of(name, group) for name, group in groups.items() if group]
+    return Report(
+        since_s=period.since_s,
+        until_s=period.until_s,
+        by=query.by,
+        headline=headline(total, period, hardware=query.by if query.by in BY_HARDWARE else "", n_rows=len(rows)),
+        combined=HOW_COMBINED,
+        total=total,
+        rows=rows,
+        records=[part.record for part in parts] if query.by == "run" else [],
+    )
+
+
+def _groups(parts: list[Part], by: str) -> dict[str, list[Part]]:
+    groups: dict[str, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(_GROUPS[by](part), []).append(part)
+    return groups
+
+
+def _days(period: Period) -> Iterator[tuple[str, Period]]:
+    at_s = period.since_s
+    while at_s < period.until_s:
+        _, end_s = day_of(at_s, None)
+        yield f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}", Period(at_s, min(end_s, period.until_s))
+        at_s = end_s

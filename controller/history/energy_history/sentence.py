@@ -1,0 +1,68 @@
+"""What was used and saved, in words and units that people read."""
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from controller.history.energy_history.reading import Period
+from controller.history.energy_history.report import TOO_EARLY, Entry
+from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
+
+_HARDWARE: Final = {"gpu": "GPU", "node": "node"}
+
+
+def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 0) -> str:
+    """Return what runs, or so many GPUs or nodes, used and saved, as a sentence."""
+    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M}" for at_s in period)
+    if hardware:
+        what = _number(n_rows, _HARDWARE[hardware])
+        return f"From {begin} to {end}, {what} used {used_text(total)}, with runs and without."
+    if not total.runs:
+        return f"From {begin} to {end} there was no run."
+    used = f"From {begin} to {end}, {_number(total.runs, 'run')} used {used_text(total)}"
+    if not total.measured_runs:
+        return f"{used}; it is {TOO_EARLY} what was saved."
+    known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
+    slower = f", for {slower_text(total)} more time" if slower_text(total) else ""
+    return f"{used}, and saved {saved_text(total)} against the same work at the prior limits{slower}{known}."
+
+
+def used_text(entry: Entry) -> str:
+    """Return what was used: energy, carbon, money."""
+    texts = [energy_text(entry.energy_j or 0.0)]
+    if entry.carbon_g is not None:
+        texts.append(carbon_text(entry.carbon_g))
+    if entry.cost is not None:
+        texts.append(money_text(entry.cost, entry.currency))
+    return ", ".join(texts)
+
+
+def saved_text(entry: Entry) -> str:
+    """Return what was saved first of all: carbon, else money, else energy; with its interval."""
+    if entry.saved_carbon_g is not None:
+        return _with_interval(carbon_text, entry.saved_carbon_g, entry.saved_carbon_ci90_g, entry.saved_carbon_ratio)
+    if entry.saved_cost is not None:
+        text_of = partial(money_text, currency=entry.currency)
+        return _with_interval(text_of, entry.saved_cost, entry.saved_cost_ci90, entry.saved_cost_ratio)
+    if entry.saved_energy_j is not None:
+        return _with_interval(energy_text, entry.saved_energy_j, entry.saved_energy_ci90_j, entry.saved_energy_ratio)
+    return TOO_EARLY
+
+
+def _with_interval(text_of: Callable[[float], str], amount: float, half: float | None, ratio: float | None) -> str:
+    share = "" if ratio is None else f", {100 * ratio:.1f} %"
+    ends = (text_of(amount + sign * (half or 0.0)) for sign in (-1, 1))
+    return f"{text_of(amount)}{share} (90 %: {' to '.join(ends)})"
+
+
+def slower_text(entry: Entry) -> str:
+    """Return how much longer it took, with its interval; "" where that is not known."""
+    if entry.slowdown_ratio is None or entry.slowdown_ci90_ratio is None:
+        return ""
+    ratio, half = entry.slowdown_ratio - 1, entry.slowdown_ci90_ratio
+    return f"{100 * ratio:.1f} % (90 %: {100 * (ratio - half):.1f} to {100 * (ratio + half):.1f} %)"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,153 @@
+"""The process of a site's history: builds its parts, runs one task for each, and stops them in reverse order.
+
+bus → intake → recorder's queue → history ← reports over HTTP
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from controller.errors import ConfigError
+from controller.history.energy_history.recorder import HistoryRecorder
+from controller.ports import Bus
+from controller.runtime.clock import Clock, SystemClock
+from controller.web.config import WebConfig
+from controller.web.intake import SiteIntake
+from controller.web.routes import Gauges, site_routes, to_problem
+from controller.web.store import PostgresStore, SiteStore, SqliteStore
+from policies.database.errors import DatabaseUrlError
+from policies.vocabulary.units import DAY_S
+from publishers.messages.topics import Topics
+from publishers.mqtt.broker_address import BrokerAddressError
+from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
+from publishers.mqtt.client import MqttClient
+from publishers.mqtt.receiving.quotas import MessageQuotas
+from publishers.shared.files.secret_file import read_secret_file
+from publishers.shared.http.server import HttpServer
+
+MAX_ENERGIES: Final = 20_000
+"""Topics of a site that may wait to be written: 30 MB of records."""
+SENDER_MESSAGES_PER_S: Final = 2_000.0
+"""Of one node, or about the runs of one user."""
+BURST_S: Final = 10.0
+"""20,000 messages of one sender may come at once: what is retained comes with each connection [s]."""
+NOT_CONNECTED: Final = "the broker has not answered yet"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+async def run_web(
+    config: WebConfig,
+    *,
+    version: str,
+    stop: asyncio.Event,
+    started: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Record and serve until `stop` is set.
+
+    Args:
+        config: the configuration.
+        version: of gridchase, for the log.
+        stop: ends it.
+        started: called with the URL, "" where nothing is served, once the history is open.
+
+    Raises:
+        ConfigError: the configuration is wrong; with every fault.
+    """
+    faults: list[str] = []
+    topics = Topics(config.bus.root)
+    bus, store = _bus(config.bus, topics, faults), _store(config, topics, faults)
+    if bus is None or store is None:
+        raise ConfigError(faults)
+    _LOGGER.info("gridchase web %s: history %s, bus %s", version, store.name, config.bus.url)
+    site = Site(config, bus=bus, store=store, topics=topics, clock=SystemClock())
+    async with bus:
+        await site.run(stop, started)
+
+
+class Site:
+    """The parts of the process.
+
+    Args:
+        config: where HTTP is served.
+        bus: where the nodes publish; subscribed to here, connected by the caller.
+        store: the history.
+        topics: those below the configured root.
+        clock: the time.
+    """
+
+    def __init__(self, config: WebConfig, *, bus: Bus, store: SiteStore, topics: Topics, clock: Clock) -> None:
+        self._bus = bus
+        self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
+        self._intake = SiteIntake(topics, self._recorder, clock=clock, retention_s=config.retention.run_days * DAY_S)
+        self._intake.subscribe(bus)
+        quotas = bus.quotas
+        gauges = Gauges(
+            connected=lambda: bus.connected,
+            heard=lambda: self._intake.n_heard,
+            dropped={
+                "invalid": lambda: self._intake.invalid_messages.n_messages,
+                "impossible": lambda: store.n_impossible,
+                "queue_full": lambda: self._recorder.n_dropped,
+                "surplus": lambda: 0 if quotas is None else quotas.n_dropped,
+            },
+        )
+        self._server = HttpServer(
+            site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+            host=config.web.host,
+            port=config.web.port,
+            title="the site's history",
+            to_problem=to_problem,
+            section="web",
+        )
+
+    async def run(self, stop: asyncio.Event, started: Callable[[str], None] = lambda _: None) -> None:
+        """Record and serve until `stop` is set; then write what waits, within a bounded time."""
+        try:
+            await self._recorder.flush()  # makes the tables, and tells at once what is wrong with the database
+            async with self._server.serving() as url, asyncio.TaskGroup() as tasks:
+                recording = tasks.create_task(self._recorder.run(), name="recorder")
+                started(url)
+                await stop.wait()
+                recording.cancel()
+        finally:
+            await self._recorder.close()
+
+    def troubles(self) -> list[str]:
+        """Return what keeps it from its work, a sentence each; empty when all is well."""
+        bus = self._bus.last_error or (None if self._bus.connected else NOT_CONNECTED)
+        return [trouble for trouble in (bus, self._recorder.fault) if trouble]
+
+
+def _bus(config: BusConfig, topics: Topics, faults: list[str]) -> MqttClient | None:
+    try:
+        return MqttClient(
+            url=config.url,
+            username=config.username,
+            password=read_bus_password(config),
+            ca_file=config.ca_file,
+            quotas=MessageQuotas(topics, sender_per_s=SENDER_MESSAGES_PER_S, burst_s=BURST_S),
+            setting_names=BUS_SETTINGS,
+        )
+    except BrokerAddressError as error:
+        setting = "bus.ca_file" if error.setting == "ca_file" else "bus.url"
+        faults.append(f"{setting}: {error.sentence(BUS_SETTINGS)}")
+    except ValueError as error:
+        faults.append(str(error))
+    return None
+
+
+def _store(config: WebConfig, topics: Topics, faults: list[str]) -> SiteStore | None:
+    web = config.web
+    if not web.database:
+        return SqliteStore(Path(web.state_dir), topics=topics, config=config.retention)
+    try:
+        password = read_secret_file("web.password_file", web.password_file) if web.password_file else ""
+        return PostgresStore(web.database, password=password, topics=topics, config=config.retention)
+    except DatabaseUrlError as error:
+        faults.append(f"web.database: {error}")
+    except ValueError as error:
+        faults.append(str(error))
+    return None

@@ -1,0 +1,61 @@
+"""The configuration of `gridchase web`: frozen records, defaults that work; `deploy/web.toml` shows every key."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from controller.config import Retention, default_state_dir
+from controller.errors import ConfigError
+from publishers.mqtt.bus_config import BusConfig, bus_faults
+from publishers.shared.toml_config import Section, load_sections, redacted_repr
+
+
+class WebSettings(Section, frozen=True, kw_only=True):
+    """Where HTTP is served; port 0 takes a free one, -1 none. Where the history is; "": SQLite in `state_dir`."""
+
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=-1, le=65_535)] = 9323
+    database: str = ""
+    password_file: str = ""
+    state_dir: str = ""
+
+
+class WebConfig(Section, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    bus: BusConfig = BusConfig()
+    web: WebSettings = WebSettings()
+    retention: Retention = Retention()
+
+
+def load_web_config(path: Path | None, overrides: Sequence[str] = ()) -> WebConfig:
+    """Return the configuration in the TOML file at `path` (or the defaults), with `section.key=value` overrides.
+
+    Raises:
+        ConfigError: with every fault there is.
+    """
+    config, faults = load_sections(WebConfig, path, overrides, cross_key_faults=_faults)
+    if faults:
+        raise ConfigError(faults)
+    state_dir = config.web.state_dir or str(default_state_dir() / "web")
+    return msgspec.structs.replace(config, web=msgspec.structs.replace(config.web, state_dir=state_dir))
+
+
+def _faults(config: WebConfig) -> Iterator[str]:
+    yield from bus_faults(config.bus)
+    web = config.web
+    is_server = web.database.startswith("postgresql://")
+    if web.database and not is_server:
+        yield (
+            f"web.database = {redacted_repr(web.database)}: must be empty, which means SQLite in web.state_dir, or "
+            "postgresql://USER@HOST/NAME"
+        )
+    if is_server and ":" in web.database.removeprefix("postgresql://").split("/")[0].rpartition("@")[0]:
+        yield f"web.database = {redacted_repr(web.database)}: must hold no password: it belongs into web.password_file"
+    if web.password_file and not is_server:
+        yield f"web.password_file = {web.password_file!r}: is only for postgresql://"
+    elif web.password_file and not Path(web.password_file).is_file():
+        yield f"web.password_file = {web.password_file!r}: there is no such file"

@@ -1,0 +1,88 @@
+"""What a site's process serves: /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
+
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller.history.energy_history.query import ReportQuery, make_report, period_of
+from controller.runtime.clock import Clock
+from controller.web.store import SiteStore
+from policies.database.errors import DatabaseVersionError
+from publishers.shared.http.problems import ProblemError, unavailable
+from publishers.shared.http.requests import read_query
+from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
+
+REPORT_TIMEOUT_S: Final = 10.0
+N_WAITING: Final = 16
+"""Reports are made one after the other, in tenths of a second; so many may wait, and more are refused."""
+
+
+class Gauges(Collector):
+    """Numbers of the process, read at each scrape; `dropped` is why messages were, and how many."""
+
+    def __init__(
+        self, *, connected: Callable[[], bool], heard: Callable[[], int], dropped: Mapping[str, Callable[[], int]]
+    ) -> None:
+        self._connected = connected
+        self._heard = heard
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        what = "Whether the broker is connected."
+        yield GaugeMetricFamily("gridchase_web_bus_connected", what, float(self._connected()))
+        yield CounterMetricFamily("gridchase_web_messages", "Messages that were taken.", float(self._heard()))
+        dropped = CounterMetricFamily("gridchase_web_dropped_messages", "Messages that were not.", labels=["why"])
+        for why, count in self._dropped.items():
+            dropped.add_metric([why], float(count()))
+        yield dropped
+
+
+def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[str]], gauges: Collector) -> list[Route]:
+    """Return the routes.
+
+    Args:
+        store: the history.
+        clock: the time.
+        troubles: returns what keeps the process from its work, a sentence each.
+        gauges: the metrics.
+    """
+    registry = CollectorRegistry()
+    registry.register(gauges)
+
+    async def health(_request: web.Request, _client: str) -> web.Response:
+        found = troubles()
+        answer = {"status": "degraded" if found else "ok", "troubles": found}
+        return json_response(answer, status=HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK)
+
+    async def metrics(_request: web.Request, _client: str) -> web.Response:
+        return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
+
+    async def report(request: web.Request, _client: str) -> web.Response:
+        query, now_s = read_query(request, ReportQuery), clock.now_s()
+        faults: list[str] = []
+        period = period_of(query, now_s, faults)
+        if faults:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "invalid_request", "; ".join(faults), faults=tuple(faults))
+        return await store.read(
+            lambda connection: json_response(make_report(connection, query, period, now_s)), timeout_s=REPORT_TIMEOUT_S
+        )
+
+    limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
+    return [
+        Route(name="health", path="/healthz", handle=health),
+        Route(name="metrics", path="/metrics", handle=metrics),
+        Route(name="report", path="/v1/report", handle=report, limit=limit),
+    ]
+
+
+def to_problem(error: Exception) -> ProblemError | None:
+    """Return the problem of a history that cannot be read."""
+    if isinstance(error, OSError | DatabaseVersionError) and not isinstance(error, TimeoutError):
+        return unavailable("no_history", getattr(error, "strerror", None) or str(error))
+    return None

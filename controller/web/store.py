@@ -1,0 +1,125 @@
+"""Where the history of a site is: an SQLite file, or a PostgreSQL database. Both are read beside the writes."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from controller.config import Retention
+from controller.history.energy_history.file_store import WRITE_TIMEOUT_S, FileStore, Store
+from controller.history.energy_history.history_file import Steadiness, read_history
+from controller.history.energy_history.recorder import FILE
+from controller.history.energy_history.schema import MIGRATIONS
+from controller.history.energy_history.writing import tidy, write_messages
+from policies.database.backends import Database, make_database
+from policies.database.errors import DatabaseUnavailableError
+from publishers.messages.topics import Topics
+from publishers.shared.files.disk_thread import DiskThread
+
+CLIENT: Final = "gridchase web"
+Result = TypeVar("Result")
+
+
+class SiteStore(Store, Protocol):
+    """A history that is read, too.
+
+    Attributes:
+        n_impossible: how many messages were not believed.
+    """
+
+    n_impossible: int
+
+    async def read(self, work: Callable[[Connection], Result], *, timeout_s: float) -> Result:
+        """Return what `work` finds.
+
+        Raises:
+            DatabaseUnavailableError: it cannot be read now.
+            DatabaseVersionError: it is of another version.
+            OSError: that has taken too long (TimeoutError), or the disk hangs.
+        """
+        ...
+
+
+class SqliteStore(FileStore):
+    """A file in a directory; readers have a thread and connections of their own.
+
+    Args:
+        state_dir: the directory.
+        topics: those below the configured root.
+        config: how long what is kept.
+    """
+
+    def __init__(self, state_dir: Path, *, topics: Topics, config: Retention) -> None:
+        super().__init__(state_dir / FILE, topics=topics, config=config, session_s=None)
+        self._reader = DiskThread(f"{CLIENT}: read", timeout_s=WRITE_TIMEOUT_S)
+
+    async def read(self, work: Callable[[Connection], Result], *, timeout_s: float) -> Result:
+        """Return what `work` finds; SQLite itself ends statements that take too long."""
+        async with asyncio.timeout(timeout_s):
+            return await self._reader.run(lambda: read_history(Path(self.name), work, timeout_s=timeout_s))
+
+
+class PostgresStore:
+    """A database of a PostgreSQL server, which several processes may share.
+
+    Args:
+        url: `postgresql://user@host/name`.
+        password: of the user; "": none.
+        topics: those below the configured root.
+        config: how long what is kept.
+
+    Raises:
+        DatabaseUrlError: the URL cannot be used.
+    """
+
+    def __init__(self, url: str, *, password: str, topics: Topics, config: Retention) -> None:
+        self.n_impossible = 0
+        self._database: Database = make_database(url, client=CLIENT, password=password, timeout_s=WRITE_TIMEOUT_S)
+        self._topics = topics
+        self._config = config
+        self._is_migrated = False
+        self._steadiness = Steadiness()
+
+    @property
+    def name(self) -> str:
+        """Return the URL, without the password."""
+        return self._database.name
+
+    async def write(
+        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[], None]
+    ) -> None:
+        """Write messages, all or none; once an hour of a steady clock, merge and drop what is old."""
+        writing = partial(write_messages, messages=messages, topics=self._topics, session_s=None, now_s=now_s)
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                if not self._is_migrated:
+                    await self._database.write(MIGRATIONS.migrate)
+                    self._is_migrated = True
+                self.n_impossible += await self._database.write(writing)
+                on_written()
+                if self._steadiness.is_tidying_due(now_s):
+                    await self._database.write(partial(tidy, now_s=now_s, config=self._config))
+        except TimeoutError as error:
+            raise DatabaseUnavailableError(f"{self.name}: does not answer in {WRITE_TIMEOUT_S:g} s") from error
+        except SQLAlchemyError as error:
+            raise DatabaseUnavailableError(f"{self.name}: {_said(error)}") from error
+
+    async def read(self, work: Callable[[Connection], Result], *, timeout_s: float) -> Result:
+        """Return what `work` finds; the server ends statements that take too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._database.read(work)
+        except SQLAlchemyError as error:
+            raise DatabaseUnavailableError(f"{self.name}: {_said(error)}") from error
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._database.close()
+
+
+def _said(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -1,0 +1,163 @@
+"""What a site believes of many controllers: nothing counts twice, and nothing that boards cannot have used."""
+
+import pytest
+from sqlalchemy import Connection, func, select
+
+from controller.config import Retention
+from controller.history.energy_history import writing
+from controller.history.energy_history.plausibility import FUTURE_S
+from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, GRID_QUARTERS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.writing import tidy, write_messages
+from policies.vocabulary.units import DAY_S
+from publishers.messages.codec import encode
+from publishers.messages.reports import GridSignal
+from tests.controller.history.energy_history.records import TOPICS, gpu_message, memory, run_message, run_record
+from tests.fakes import MIDNIGHT_S
+
+
+def write(connection: Connection, *messages: tuple[str, bytes], now_s: float = MIDNIGHT_S) -> int:
+    """Write messages of other machines; return how many were not believed."""
+    return write_messages(connection, messages, topics=TOPICS, session_s=None, now_s=now_s)
+
+
+def gpu_j(connection: Connection) -> float:
+    """Return what all GPUs have used [J]."""
+    return float(connection.execute(select(func.sum(GPU_QUARTERS.c.energy_j))).scalar() or 0.0)
+
+
+def run_j(connection: Connection) -> float:
+    """Return what all runs have used [J]."""
+    return float(connection.execute(select(func.sum(RUN_QUARTERS.c.energy_j))).scalar() or 0.0)
+
+
+def counters(*readings: tuple[float, float]) -> list[tuple[str, bytes]]:
+    """Return messages of a GPU: seconds after midnight, energy [J]."""
+    return [gpu_message(MIDNIGHT_S + after_s, energy_j) for after_s, energy_j in readings]
+
+
+def test_an_older_message_that_the_broker_had_retained_counts_nothing() -> None:
+    with memory() as connection:
+        assert write(connection, *counters((0, 1e5), (10, 1.1e5), (5, 1.05e5), (10, 1.1e5), (20, 1.2e5))) == 0
+        assert gpu_j(connection) == pytest.approx(2e4)
+
+
+def test_a_restarted_controller_counts_from_nothing() -> None:
+    with memory() as connection:
+        assert write(connection, *counters((0, 1e5), (60, 1.2e5), (120, 1e4))) == 0
+        assert gpu_j(connection) == pytest.approx(3e4)
+
+
+def test_two_controllers_of_one_node_and_gpu_count_as_one() -> None:
+    with memory() as connection:
+        for step in range(100):
+            first, second = (20.0 * step, 1e6 + 4e3 * step), (20.0 * step + 10, 5e5 + 4e3 * step)
+            write(connection, *counters(first, second))
+        assert gpu_j(connection) == pytest.approx(4e3 * 99)
+
+
+@pytest.mark.parametrize("energy_j", [1e18, 1e12, 2e6])
+def test_a_counter_that_grows_beyond_physics_is_not_believed(energy_j: float) -> None:
+    with memory() as connection:
+        assert write(connection, *counters((0, 1e5), (10, energy_j), (20, 1.2e5))) == 1
+        assert gpu_j(connection) == pytest.approx(2e4)
+
+
+def test_after_a_clock_that_was_far_ahead_counting_goes_on() -> None:
+    ahead_s = 400 * DAY_S
+    with memory() as connection:
+        write(connection, *counters((ahead_s, 1e5), (ahead_s + 10, 1.1e5)), now_s=MIDNIGHT_S + ahead_s)
+        write(connection, *counters((0, 1.2e5), (10, 1.3e5)), now_s=MIDNIGHT_S)
+        assert gpu_j(connection) == pytest.approx(2e4)
+
+
+def test_a_clock_that_was_set_back_counts_once_it_has_caught_up() -> None:
+    with memory() as connection:
+        write(connection, *counters((FUTURE_S, 1e5), (0, 1.5e5), (1800, 2e5), (FUTURE_S + 60, 3e5)))
+        assert gpu_j(connection) == pytest.approx(2e5)
+
+
+def test_boards_are_known_by_node_and_uuid_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MAX_GPUS", 3)
+    with memory() as connection:
+        twins = [(TOPICS.gpu(node, "GPU-0", "energy"), gpu_message(MIDNIGHT_S, 1e3)[1]) for node in ("a", "b")]
+        assert write(connection, *twins, *(gpu_message(MIDNIGHT_S, 1e3, gpu_uuid=f"GPU-{n}") for n in range(3))) == 2
+        assert connection.execute(select(func.count()).select_from(GPUS)).scalar() == 3
+        tidy(connection, now_s=MIDNIGHT_S + 36 * DAY_S, config=Retention())
+        assert connection.execute(select(func.count()).select_from(GPUS)).scalar() == 0, "none of them used anything"
+
+
+def test_a_final_record_that_comes_with_each_connection_counts_once() -> None:
+    final = run_message(run_record(duration_s=3600.0, energy_j=1e6, final=True, state="finished"))
+    with memory() as connection:
+        for _ in range(5):
+            assert write(connection, final) == 0
+        assert run_j(connection) == 1e6
+        assert connection.execute(select(RUNS.c.final)).scalars().all() == [True]
+
+
+def test_an_old_record_that_a_broker_brings_back_changes_nothing() -> None:
+    old = run_message(run_record(duration_s=3000.0, energy_j=9e5))
+    final = run_message(
+        run_record(time_s=MIDNIGHT_S + 600, duration_s=3600.0, energy_j=1e6, final=True, state="finished")
+    )
+    with memory() as connection:
+        assert write(connection, old, final, old) + write(connection, old) == 0
+        row = connection.execute(select(RUNS)).mappings().one()
+        assert (row["final"], row["state"], row["energy_j"], run_j(connection)) == (True, "finished", 1e6, 1e6)
+
+
+def test_two_runs_of_one_name_do_not_add_up_again_and_again() -> None:
+    with memory() as connection:
+        for step in range(200):
+            at_s = MIDNIGHT_S + 20.0 * step
+            old = run_record(time_s=at_s, duration_s=9e4 + 20 * step, energy_j=2.7e7 + 6e3 * step)
+            young = run_record(time_s=at_s + 10, duration_s=20.0 * step, energy_j=6e3 * step)
+            write(connection, run_message(old), *([run_message(young)] if step > 20 else ()))
+        assert run_j(connection) <= 2.7e7 + 6e3 * 200
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"energy_j": 1e18},
+        {"n_gpus": 1 << 50, "energy_j": 1e15},
+        {"duration_s": 1e17, "energy_j": 1.0},
+        {"baseline_energy_j": 1e12},
+        {"carbon_g": 1e9},
+        {"cost": -1e15},
+    ],
+)
+def test_a_run_beyond_physics_leaves_no_row(changes: dict[str, float]) -> None:
+    with memory() as connection:
+        assert write(connection, run_message(run_record(**{"duration_s": 60.0, "energy_j": 1e4} | changes))) == 1
+        assert connection.execute(select(func.count()).select_from(RUNS)).scalar() == 0
+
+
+def test_the_number_of_runs_is_bounded_until_old_ones_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MAX_RUNS", 2)
+    with memory() as connection:
+        records = [run_message(run_record(run=f"r{n}", time_s=MIDNIGHT_S + n, energy_j=1e3)) for n in range(10)]
+        assert write(connection, *records) == 6
+        tidy(connection, now_s=MIDNIGHT_S + 20, config=Retention())
+        assert connection.execute(select(RUNS.c.run)).scalars().all() == ["r2", "r3"]
+
+
+def test_of_the_grid_the_newest_value_of_each_quarter_hour_is_kept() -> None:
+    with memory() as connection:
+        for after_s, value in ((0.0, 100.0), (300.0, 120.0), (900.0, 90.0), (900.0, 90.0)):
+            at_s = MIDNIGHT_S + after_s
+            signal = GridSignal(
+                time_s=at_s,
+                source="s",
+                zone="GB",
+                kind="average",
+                unit="g/kWh",
+                issued_at_s=at_s,
+                state="fresh",
+                age_s=0.0,
+                value=value,
+                values=[],
+            )
+            write(connection, (TOPICS.grid("GB", "carbon"), encode(signal)))
+        kept = connection.execute(select(GRID_QUARTERS.c.value).order_by(GRID_QUARTERS.c.starts_s)).scalars().all()
+    assert kept == [120.0, 90.0]

@@ -1,0 +1,217 @@
+"""The process of a site: what it takes from the bus, what it answers over HTTP, and what cannot hurt it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from sqlalchemy import func, select
+
+from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.recorder import FILE, PERIOD_S
+from controller.history.energy_history.schema import DECISIONS, GRID_QUARTERS
+from controller.web.app import Site
+from controller.web.config import WebConfig, WebSettings
+from controller.web.intake import MAX_RECORD_BYTES
+from controller.web.routes import N_WAITING
+from controller.web.store import SqliteStore
+from publishers.messages.codec import encode
+from publishers.messages.reports import GridSignal, SignalValue
+from publishers.messages.topics import RunKey
+from tests.controller.history.energy_history.records import (
+    TOPICS,
+    gpu_message,
+    limit_message,
+    measured,
+    run_message,
+    run_record,
+)
+from tests.fakes import MIDNIGHT_S, FakeBus, LoopClock
+
+FINAL = msgspec.structs.replace(
+    measured(run_record(duration_s=3600.0, energy_j=1e6, carbon_g=80.0), saved_ratio=0.1), final=True, state="finished"
+)
+SIGNAL = GridSignal(
+    time_s=MIDNIGHT_S,
+    source="s",
+    zone="GB",
+    kind="average",
+    unit="g/kWh",
+    issued_at_s=MIDNIGHT_S,
+    state="fresh",
+    age_s=0.0,
+    value=120.0,
+    values=[SignalValue(starts_s=MIDNIGHT_S + 300.0 * number, value=120.0) for number in range(1_000)],
+)
+
+
+class Served:
+    """A site that runs, and a client of it."""
+
+    def __init__(self, bus: FakeBus, url: str, client: aiohttp.ClientSession, state_dir: Path) -> None:
+        self.bus = bus
+        self.url = url
+        self.client = client
+        self.state_dir = state_dir
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Return status and JSON of an answer."""
+        async with self.client.get(self.url + path) as response:
+            return response.status, await response.json(content_type=None)
+
+    async def total_j(self, query: str = "") -> float:
+        """Return what a report says was used, once all that waits is written [J]."""
+        await asyncio.sleep(PERIOD_S + 1)
+        status, report = await self.get(f"/v1/report{query}")
+        assert status == 200
+        return float(report["total"].get("energy_j", 0.0))
+
+    async def dropped(self, why: str) -> float:
+        """Return how many messages were dropped for a reason."""
+        async with self.client.get(f"{self.url}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if f'why="{why}"' in line)
+
+
+@asynccontextmanager
+async def site(state_dir: Path, bus: FakeBus | None = None) -> AsyncIterator[Served]:
+    """Run the process of a site on a bus in memory."""
+    bus, stop, urls = bus or FakeBus(), asyncio.Event(), asyncio.Queue[str]()
+    config = WebConfig(web=WebSettings(state_dir=str(state_dir), port=9323))
+    store = SqliteStore(state_dir, topics=TOPICS, config=config.retention)
+    parts = Site(config, bus=bus, store=store, topics=TOPICS, clock=LoopClock())
+    async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as client:
+        tasks.create_task(parts.run(stop, urls.put_nowait))
+        yield Served(bus, await urls.get(), client, state_dir)
+        stop.set()
+
+
+async def test_what_is_published_is_reported_over_http(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        for after_s, energy_j in ((0.0, 5e5), (10.0, 5.02e5)):
+            for node in ("a", "b"):
+                topic = TOPICS.gpu(node, "GPU-0", "energy")
+                served.bus.publish(topic, gpu_message(MIDNIGHT_S + after_s, energy_j)[1], retain=True)
+            await asyncio.sleep(PERIOD_S + 1)
+        served.bus.publish(*run_message(FINAL), qos=1, retain=True)
+        served.bus.publish(*run_message(FINAL, node="a"), qos=1)
+        served.bus.publish(*limit_message(MIDNIGHT_S), qos=1, retain=True)
+        served.bus.publish(TOPICS.grid("GB", "carbon"), encode(SIGNAL), qos=1, retain=True)
+        assert await served.total_j() == 1e6
+        status, report = await served.get("/v1/report?by=node")
+        assert [(row["name"], row["energy_j"]) for row in report["rows"]] == [("a", 2e3), ("b", 2e3)]
+        status, report = await served.get("/v1/report?by=run&user=alice&job=resnet50")
+        assert (status, report["records"][0]["saved_ratio"]) == (200, 0.1)
+        assert await served.get("/healthz") == (200, {"status": "ok", "troubles": []})
+    counts = [select(func.count()).select_from(table).scalar_subquery() for table in (DECISIONS, GRID_QUARTERS)]
+    assert read_history(tmp_path / FILE, lambda it: tuple(it.execute(select(*counts)).one())) == (1, 1)
+
+
+async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> None:
+    bus = FakeBus()
+    Site(
+        WebConfig(),
+        bus=bus,
+        store=SqliteStore(tmp_path, topics=TOPICS, config=WebConfig().retention),
+        topics=TOPICS,
+        clock=LoopClock(),
+    )
+    assert bus.filters == [
+        "gridchase/v1/user/+/job/+/run/+/energy",
+        "gridchase/v1/user/+/job/+/run/+/node/+/energy",
+        "gridchase/v1/node/+/gpu/+/energy",
+        "gridchase/v1/node/+/gpu/+/limit",
+        "gridchase/v1/grid/+/carbon",
+        "gridchase/v1/grid/+/price",
+    ]
+
+
+async def test_a_restart_counts_nothing_that_the_broker_has_retained_twice(tmp_path: Path) -> None:
+    bus = FakeBus()
+    bus.publish(*run_message(FINAL), retain=True)
+    for _ in range(3):
+        async with site(tmp_path, bus) as served:
+            assert await served.total_j() == 1e6
+        bus._handlers.clear()
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload"),
+    [
+        run_message(msgspec.structs.replace(FINAL, time_s=MIDNIGHT_S + 1e6)),
+        run_message(msgspec.structs.replace(FINAL, time_s=None)),
+        run_message(msgspec.structs.replace(FINAL, detail="a\0b")),
+        gpu_message(MIDNIGHT_S, 1e3, gpu_index=1 << 40),
+        (run_message(FINAL)[0], b'{"energy_j": NaN}'),
+        (run_message(FINAL)[0], run_message(FINAL)[1].replace(b'"energy_j":1000000.0', b'"energy_j":-5.0')),
+        (run_message(FINAL)[0], run_message(FINAL, user="mallory")[1]),
+        (run_message(FINAL)[0], run_message(FINAL)[1] + b" " * MAX_RECORD_BYTES),
+        (TOPICS.gpu("a", "GPU-0", "energy"), gpu_message(MIDNIGHT_S, 1e3, node="b")[1]),
+        ("gridchase/v1/user/%3Cscript%3E/job/x/run/y/energy", run_message(FINAL)[1]),
+        (TOPICS.run(RunKey("a", "b", "c"), "energy"), b"\xff" * 100),
+    ],
+)
+async def test_what_is_hostile_costs_a_count(topic: str, payload: bytes, tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        served.bus.publish(topic, payload)
+        served.bus.publish(*run_message(FINAL))
+        assert await served.total_j() == 1e6
+        assert await served.dropped("invalid") == 1
+
+
+async def test_what_is_impossible_costs_a_count(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(msgspec.structs.replace(FINAL, run="r2", energy_j=1e17)))
+        served.bus.publish(*run_message(FINAL))
+        assert await served.total_j() == 1e6
+        assert await served.dropped("impossible") == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("by=planet", "planet"),
+        ("by=gpu&job=x", "counts all that a GPU used"),
+        ("month=2026-13", "must be a month"),
+        ("since=7d&month=2026-11", "choose one"),
+        ("job=" + "x" * 500, "128"),
+        ("by=job&by=run", "twice"),
+        ("limit=1", "limit"),
+    ],
+)
+async def test_a_wrong_question_is_refused_with_its_reason(query: str, why: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        status, problem = await served.get(f"/v1/report?{query}")
+        assert status == 400
+        assert why in problem["detail"]
+
+
+async def test_nobody_writes_and_the_browser_of_another_site_reads_nothing(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        async with served.client.post(f"{served.url}/v1/report") as response:
+            assert response.status == 405
+        async with served.client.get(f"{served.url}/v1/report", headers={"Host": "evil.example"}) as response:
+            assert response.status == 403
+
+
+async def test_health_tells_a_broker_and_a_database_that_are_away(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("no directory")
+    async with site(tmp_path / "state") as served:
+        served.bus.connected = False
+        status, health = await served.get("/healthz")
+        assert (status, health["status"], health["troubles"][0]) == (503, "degraded", "the broker has not answered yet")
+        assert "the history is not written" in health["troubles"][1]
+        status, problem = await served.get("/v1/report")
+        assert (status, problem["reason"]) == (503, "no_history")
+
+
+async def test_more_questions_than_can_wait_are_refused_and_the_rest_is_answered(tmp_path: Path) -> None:
+    async with site(tmp_path) as served, asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(served.get("/v1/report?by=day")) for _ in range(3 * N_WAITING)]
+    statuses = {task.result()[0] for task in asked}
+    assert statuses <= {200, 503}
+    assert 200 in statuses

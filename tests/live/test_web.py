@@ -1,0 +1,81 @@
+"""The history of a site on a real broker and real databases: restarts, retained messages, and the verb that asks it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from paho.mqtt.publish import multiple
+
+from controller.cli.main import main
+from controller.web.app import run_web
+from controller.web.config import WebConfig, WebSettings
+from publishers.mqtt.bus_config import BusConfig
+from tests.controller.history.energy_history.records import measured, run_message, run_record
+from tests.fakes import MIDNIGHT_S
+from tests.live.conftest import Mosquitto
+from tests.live.policy.postgres import Postgres, postgres_server
+
+__all__ = ["postgres_server"]
+pytestmark = pytest.mark.live
+RECORD = run_record(time_s=MIDNIGHT_S, duration_s=3600.0, energy_j=1e6, carbon_g=80.0, final=True, state="finished")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a new database; "" is the file in the state directory."""
+    if request.param == "sqlite":
+        return ""
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return server.new_database()
+
+
+@asynccontextmanager
+async def running(broker: Mosquitto, database: str, state_dir: Path) -> AsyncIterator[str]:
+    """Run the process of a site within this one, until it has heard the retained messages; yield its URL."""
+    stop, urls = asyncio.Event(), asyncio.Queue[str]()
+    config = WebConfig(
+        bus=BusConfig(url=broker.url), web=WebSettings(port=0, database=database, state_dir=str(state_dir))
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run_web(config, version="test", stop=stop, started=urls.put_nowait))
+        url = await urls.get()
+        async with asyncio.timeout(10.0), aiohttp.ClientSession() as client:
+            while "gridchase_web_messages_total 3.0" not in await text(client, f"{url}/metrics"):  # noqa: ASYNC110 — of a server
+                await asyncio.sleep(0.02)
+        yield url
+        stop.set()
+
+
+async def text(client: aiohttp.ClientSession, url: str) -> str:
+    """Return what is answered."""
+    async with client.get(url) as response:
+        return await response.text()
+
+
+async def test_what_a_broker_has_retained_counts_once_over_restarts(
+    broker: Mosquitto, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [run_message(measured(msgspec.structs.replace(RECORD, run=f"r{n}"), saved_ratio=0.1)) for n in range(3)]
+    multiple([(topic, payload, 1, True) for topic, payload in runs], hostname="127.0.0.1", port=broker.port)
+    for _ in range(2):
+        async with running(broker, database, tmp_path):
+            pass  # what was heard is written at the end
+    async with running(broker, database, tmp_path) as url:
+        asked = ["report", "--by", "run", "--json"]
+        assert await asyncio.to_thread(main, [*asked, "--url", url]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["total"]["energy_j"], report["total"]["runs"]) == (3e6, 3)
+        assert report["total"]["saved_energy_ratio"] == pytest.approx(0.1, abs=1e-5)
+        assert await asyncio.to_thread(main, ["report", "--url", url, "--month", "May"]) == 2
+        assert "--month May: must be a month" in capsys.readouterr().err
+        if not database:
+            assert await asyncio.to_thread(main, [*asked, "--database", str(tmp_path / "history.sqlite")]) == 0
+            assert json.loads(capsys.readouterr().out)["rows"] == report["rows"]
+    assert await asyncio.to_thread(main, ["report", "--url", url]) == 1
+    assert "no `gridchase web` answers" in capsys.readouterr().err
+    assert await asyncio.to_thread(main, ["report", "--url", "ftp://x"]) == 2
