@@ -6,7 +6,6 @@ ordinary ones: what must be awaited is an async context manager in the test.
 """
 
 import asyncio
-import gc
 import inspect
 import itertools
 import os
@@ -65,13 +64,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     is_file_of_tests = collection_path.match("test_*.py") and "frameworks" not in collection_path.parts
     if config.getoption("markexpr") != "live" or not is_file_of_tests:
         return None
-    return "mark.live" not in collection_path.read_text(encoding="utf-8") or None
+    return not _names_live(collection_path) or None
 
 
-def pytest_collection_finish() -> None:
-    """Spare each collection of garbage what stays for the whole session: thousands of tests, and their modules."""
-    gc.collect()
-    gc.freeze()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a live test whose file does not say so itself: where only live tests run, it would be left out unseen."""
+    files = {item.path for item in items if item.get_closest_marker("live") and "frameworks" not in item.path.parts}
+    if unseen := [str(path) for path in files if not _names_live(path)]:
+        raise pytest.UsageError(f"live tests need `pytest.mark.live` in their own file: {', '.join(sorted(unseen))}")
+
+
+def _names_live(path: Path) -> bool:
+    return "mark.live" in path.read_text(encoding="utf-8")
 
 
 def pytest_report_header() -> str:

@@ -114,6 +114,8 @@ ALLOWED: Final = {
     "used": "an amount of a report's line: J, g or money",
     "saved": "the same",
     "ci90": "the half-width of its interval, the same",
+    "amount": "the same, of any of them",
+    "half": "the half-width of an interval, the same",
     "error": "a standard error, in the unit of the value beside it",
 }
 FLOATS: Final = frozenset({"float", "Quantity", "Seconds", "Watts", "TimeS", "PowerW", "Amount", "Number"})

@@ -123,7 +123,7 @@ def test_gpus_are_counted_with_runs_and_without(database: str, capsys: pytest.Ca
     assert main(["report", "--database", database, "--by", "node", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(row["name"], row["energy_j"]) for row in report["rows"]] == [("node-a", 1.8e7)]
-    assert "1 node used 5.00 kWh, with runs and without." in report["headline"]
+    assert "1 node used 5 kWh, with runs and without." in report["headline"]
     assert main(["report", "--database", database, "--by", "gpu", "--job", "resnet50"]) == 2
     assert "leave out --user, --job and --run" in capsys.readouterr().err
 
