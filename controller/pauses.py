@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from controller.accounting.ranks import End, Ranks
+from controller.control.run_leader import MAX_BAR_S
 from controller.errors import PauseRefusedError
 from controller.ports import Bus, PauseState
 from controller.runtime.clock import NS_PER_S, Clock
@@ -33,7 +34,7 @@ BEGIN_TIMEOUT_S: Final = 600.0
 """An iteration may take minutes, and so may a validation."""
 AGAIN_S: Final = 300.0
 """After a pause that has lasted as long as it may, the plan lets the training iterate for so long at least."""
-FAILED_S: Final = 3_600.0
+FAILED_S: Final = MAX_BAR_S
 """After one that has not begun, or that the training has ended, the plan asks for no other for so long."""
 PLAN: Final = "its plan"
 MAX_ENDED: Final = 256

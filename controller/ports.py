@@ -11,6 +11,7 @@ from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from controller.errors import ControllerError
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import Values
 from publishers.messages.codec import Message, encode
@@ -292,6 +293,10 @@ class LimitState:
         """Return the limit that was asked for, or that is in force without our having asked for it [W]."""
         asked_w = self.asked_power_limit_w
         return self.requested_power_limit_w if asked_w is None else asked_w
+
+    def enforces(self, target: Target) -> bool:
+        """Return whether the job gets the limit of a target."""
+        return abs(self.enforced_power_limit_w - target.power_limit_w) <= LIMIT_TOLERANCE_W
 
 
 class PowerLimiter(Protocol):

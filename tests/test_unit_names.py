@@ -92,6 +92,7 @@ ALLOWED: Final = {
     "first_pass_signal_energy": "the same",
     "asked_signal_energy": "the same, of pauses that a run was asked for",
     "baseline": "what a run would have used: J, g or money",
+    "baselines": "the same, of each part",
     "amounts": "what parts of a run have used, the same",
     "n_degrees": "degrees of freedom; those of a prior may have a fraction",
     "sum_log2": "a sum of squared differences of logarithms",

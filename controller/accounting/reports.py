@@ -74,7 +74,8 @@ class RunReporter:
         self._other_nodes = other_nodes
         self._profile_topic = topics.run(run.key, "profile")
         self._schedule_topic = topics.run(run.key, "schedule")
-        self._has_schedule = False
+        self._has_schedule: bool | None = None
+        """Whether a schedule is published; None: not known, as a former controller may have left one."""
         self._plan_topic = topics.plan(run.node, run.key)
         self._energy_topic = topics.run(run.key, "energy")
         self._node_profile_topic = topics.run_on_node(run.key, run.node, "profile")
@@ -102,12 +103,18 @@ class RunReporter:
         self._retain(self._profile_topic, self._named(report))
 
     def publish_schedule(self, schedule: RunSchedule | None) -> None:
-        """Publish what the plan of the run expects; None: clear what was published, as there is no plan any more."""
+        """Publish what the plan of a run that this node leads expects; None: there is no plan, clear the last one."""
         if schedule is not None:
             self._retain(self._schedule_topic, self._named(schedule))
-        elif self._has_schedule:
+        elif self._has_schedule is not False:
             self._bus.publish(self._schedule_topic, b"", qos=1, retain=True)
         self._has_schedule = schedule is not None
+
+    def leave_lead(self) -> None:
+        """Clear the schedule that this node has published, if any: another node leads the run from now on."""
+        if self._has_schedule:
+            self.publish_schedule(None)
+        self._has_schedule = None
 
     def publish_plan(self, plan: RunPlan) -> None:
         """Publish the limit that the other nodes of the run are to set; not retained: it holds while it is repeated."""
@@ -331,13 +338,12 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         saved_energy_ci90_ratio=energy.ci90_ratio,
         slowdown_ratio=slowest.slowdown_ratio,
         slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
-        **_joint_split(both, [getattr(each, name) for each in both]),
+        **_joint_split(both, saved.baselines),
     )
 
 
-def _joint_split(parts: Sequence[RunEnergy], amounts: Sequence[float]) -> dict[str, float | None]:
+def _joint_split(parts: Sequence[RunEnergy], baselines: Sequence[float]) -> dict[str, float | None]:
     """Return the parts of what several nodes have saved, weighted by their baselines; None where one does not know."""
-    baselines = [each / (1 - (part.saved_ratio or 0.0)) for part, each in zip(parts, amounts, strict=True)]
     split: dict[str, float | None] = {}
     for field in (f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")):
         ratios = [getattr(part, field) for part in parts]
@@ -351,7 +357,12 @@ class _Joint(NamedTuple):
 
     ratio: float
     ci90_ratio: float
-    baseline: float
+    baselines: Sequence[float]
+
+    @property
+    def baseline(self) -> float:
+        """Return that of all parts."""
+        return sum(self.baselines)
 
 
 def _joint_ratio(parts: Sequence[RunEnergy], name: str, amounts: Sequence[float]) -> _Joint | None:
@@ -365,7 +376,7 @@ def _joint_ratio(parts: Sequence[RunEnergy], name: str, amounts: Sequence[float]
     if not baseline > 0:
         return None
     half_ratio = sum(abs(each) * half for each, half in zip(baselines, halves, strict=True)) / baseline
-    return _Joint(ratio=1 - sum(amounts) / baseline, ci90_ratio=half_ratio, baseline=baseline)
+    return _Joint(ratio=1 - sum(amounts) / baseline, ci90_ratio=half_ratio, baselines=baselines)
 
 
 def _mean_power_limit_w(*parts: RunEnergy) -> float | None:

@@ -80,6 +80,15 @@ class GpuGroup:
             return None
         return sum(state.enforced_power_limit_w for state in states) / len(states)
 
+    @property
+    def enforces_request(self) -> bool:
+        """Return whether every GPU has the limit that was requested of it; False where none was."""
+        states = {uuid: limiter.state for uuid, limiter in self._limiters.items()}
+        wanted = ((state, self._requested_of.get(uuid)) for uuid, state in states.items())
+        return self.requested is not None and all(
+            state and target and state.enforces(target) for state, target in wanted
+        )
+
     def why_not_ours(self) -> Blocked | None:
         """Return why a GPU is not ours to set; None where all are."""
         states = (state for state in self.states() if state.hold not in _OURS)

@@ -31,6 +31,7 @@ from policies.savings.interval import MAX_CI90_RATIO, MIN_LOOKS, NORMAL_QUANTILE
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
+from publishers.messages.codec import MAX_TIME_S
 from publishers.messages.reports import MAX_SCHEDULED, NodeProfile, RunSchedule, ScheduleEntry
 
 
@@ -208,19 +209,22 @@ class PlannedTarget:
     def schedule(self, made: MadePlan, *, n_looks: int) -> RunSchedule:
         """Return what a plan expects of the hours ahead; how slow the run will have been, only where looks tell it."""
         now_s, curve, progress, objective = made.inputs.now_s, made.curve, made.inputs.progress, made.objective
-        period_s, fastest_per_s = self._rules.period_s, curve.fastest.iterations_per_s
-        ahead = hours_ahead(made.decision, progress, now_s=now_s, period_s=period_s, fastest_per_s=fastest_per_s)
-        slowdown_ratio = ahead.slowdown_ratio if n_looks >= MIN_LOOKS else None
-        half_ratio = NORMAL_QUANTILE * progress.base_error_ratio * (slowdown_ratio or 0.0)
-        is_known = slowdown_ratio is not None and half_ratio <= MAX_CI90_RATIO
+        ahead = hours_ahead(made.decision, progress, now_s=now_s, period_s=self._rules.period_s, curve=curve)
+        slowdown_ratio, error_ratio = ahead.slowdown_ratio, ahead.slowdown_error_ratio
+        half_ratio = None
+        if n_looks >= MIN_LOOKS and slowdown_ratio is not None and error_ratio is not None:
+            half_ratio = NORMAL_QUANTILE * error_ratio * slowdown_ratio
+        is_known = half_ratio is not None and half_ratio <= MAX_CI90_RATIO
+        has_known_end = ahead.ends_s is not None and ahead.ends_s <= MAX_TIME_S
+        told, cut = ahead.mixes[:MAX_SCHEDULED], ahead.mixes[MAX_SCHEDULED:]
         return RunSchedule(
             objective=self._config.objective,
-            entries=[self._entry(each, curve) for each in ahead.mixes[:MAX_SCHEDULED]],
-            until_s=ahead.until_s,
+            entries=[self._entry(each, curve) for each in told],
+            until_s=cut[0].starts_s if cut else ahead.until_s,
             max_slowdown_ratio=objective.max_slowdown if isinstance(objective, SlowdownObjective) else None,
             deadline_s=objective.deadline_s if isinstance(objective, DeadlineObjective) else None,
             budget=objective.budget if isinstance(objective, BudgetObjective) else None,
-            expected_end_s=ahead.ends_s,
+            expected_end_s=ahead.ends_s if has_known_end else None,
             expected_slowdown_ratio=slowdown_ratio if is_known else None,
             expected_slowdown_ci90_ratio=half_ratio if is_known else None,
         )

@@ -52,6 +52,8 @@ HELD_OUT: Final = Blocked(
 )
 USUAL_IDLE_RATIO: Final = 0.2
 """What GPUs draw that wait in mid-training, as a share of what they draw at the highest limit, until it is measured."""
+MAX_BAR_S: Final = 3_600.0
+"""For so long at most no pause is planned after one that was ended; a bar beyond is of a clock that was set back."""
 SCHEDULE_PERIOD_S: Final = 60.0
 """What a plan expects is published no more often."""
 
@@ -166,6 +168,14 @@ class RunLeader:
         n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
         _LOGGER.info("%s: the time budget resumes: %.3g h, %d looks", name, n_hours, n_looks)
 
+    def reset(self) -> None:
+        """Drop the curve: the run's GPUs are others now."""
+        self.limits.reset()
+
+    def restart_time_budget(self) -> None:
+        """Begin a new time budget: another curve holds from here on."""
+        self.limits.restart_time_budget()
+
     def bar_pauses(self, until_s: float) -> None:
         """Plan no pause until a time [Unix s]: the last one was ended, or never began."""
         self.no_pause_until_s = until_s
@@ -263,7 +273,12 @@ class RunLeader:
             self._reporter.publish_schedule(None)
         elif made is not self._scheduled and abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S:
             self._scheduled, self._scheduled_s = made, now_s
-            self._reporter.publish_schedule(self.limits.schedule(made))
+            try:
+                schedule = self.limits.schedule(made)
+            except Exception:  # what is told must not end what acts
+                _LOGGER.exception("%s: what its plan expects is not published", self._ranks.name)
+                schedule = None
+            self._reporter.publish_schedule(schedule)
 
     def _curve_start(self) -> CurveStart | None:
         """Return from what the curve is learnt; None: a stored one waits until it is known what an iteration is."""

@@ -17,7 +17,7 @@ from controller.accounting.run_saving import RunSaving
 from controller.control.gpu_group import GpuGroup
 from controller.control.observe_mode import ObserveMode
 from controller.control.run_follower import RunFollower
-from controller.control.run_leader import RunLeader
+from controller.control.run_leader import MAX_BAR_S, RunLeader
 from controller.history.holdouts import compare_with, with_comparison
 from controller.history.run_history import JobKey, Outcome, RunHistory
 from controller.ports import Blocked, SignalSource, Target
@@ -74,6 +74,7 @@ class RunRecord:
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
         self._mean_power_limit_w: float | None = None
+        self._planned_speed_ratio: float | None = None
         self._speed_ratio: float | None = None
         self._checkpoints = checkpoints
         self.resumed: RunCheckpoint | None = None
@@ -96,18 +97,20 @@ class RunRecord:
         not_ours = self._gpus.why_not_ours()
         self._limit_reason = wanted if is_claim_rejected else not_ours or wanted
         if target is not None or not_ours:
-            self._speed_ratio = target.speed_ratio if isinstance(target, Target) and not not_ours else None
+            self._planned_speed_ratio = target.speed_ratio if isinstance(target, Target) and not not_ours else None
+        self._speed_ratio = self._planned_speed_ratio if self._gpus.enforces_request else None
 
     def resume(self) -> None:
         """Go on with the checkpoint of a former controller, once its processes have shown to be those of the run."""
         former = self._former
         if former is None or self.resumed is not None or not self._ranks.is_resumed:
             return
+        bar_s = former.no_pause_until_s
         self._account.resume(former.account, skips_downtime=self._ranks.is_restarted)
         self._leader.resume(
             ledger=former.ledger,
             time_budget_start=former.time_budget_start,
-            no_pause_until_s=math.inf if former.no_pause_until_s is None else former.no_pause_until_s,
+            no_pause_until_s=math.inf if bar_s is None else min(bar_s, self._clock.now_s() + MAX_BAR_S),
         )
         self._saving.resume(former.books, duration_s=former.account.totals.duration_s)
         self.resumed = former

@@ -472,7 +472,7 @@ class LimitReporter:
                 previous_power_limit_w=previous_w,
                 job=target.job if target else None,
                 signal=target.signal if target else None,
-                speed_ratio=target.speed_ratio if target and _is_in_force(target, state) else None,
+                speed_ratio=target.speed_ratio if target and state and state.enforces(target) else None,
             )
         )
 
@@ -498,11 +498,6 @@ def limit_bounds_w(config: GpuConfig, limits: LimitRange, prior_power_limit_w: f
     if not config.allow_above_prior:
         ceiling_w = min(ceiling_w, prior_power_limit_w)
     return min(max(limits.min_power_limit_w, config.min_power_limit_w), ceiling_w), ceiling_w
-
-
-def _is_in_force(target: Target, state: LimitState | None) -> bool:
-    """Return whether the job gets the limit of an order."""
-    return state is not None and is_same_limit(target.power_limit_w, state.enforced_power_limit_w)
 
 
 def _change_text(previous_w: float | None, limit_w: float | None) -> str:

@@ -144,7 +144,7 @@ class TrainingRun:
         if self.gpus.uuids and not self._account.is_waiting_for_gpu(limiter.gpu.uuid):
             self._close_curve()
         self.gpus.add(limiter, meter)
-        self._leader.limits.reset()
+        self._leader.reset()
         has_all_gpus = former is not None and former.account.counters_j.keys() == self.gpus.uuids
         self._follower.reset(*((former.node_curve, former.node_pairs) if former and has_all_gpus else ()))
 
@@ -152,7 +152,7 @@ class TrainingRun:
         """Give a GPU back that the run has no more: its limit at once; what it draws from now on is another's."""
         self._close_curve()
         self._account.forget(self.gpus.withdraw(uuid, reason="claim_unproven", detail=detail), uuid)
-        self._leader.limits.reset()
+        self._leader.reset()
         self._follower.reset(())
 
     def _close_curve(self) -> None:
@@ -163,7 +163,7 @@ class TrainingRun:
     def _change_curve(self, *, has_other_gpus: bool = False) -> None:
         """Close the books, and begin a new time budget: another curve holds from here on."""
         self._saving.close(self._control.looks, has_other_gpus=has_other_gpus)
-        self._leader.limits.restart_time_budget()
+        self._leader.restart_time_budget()
 
     @property
     def ignores_limits(self) -> bool:
@@ -205,7 +205,9 @@ class TrainingRun:
             return False
         now = Now.of(self._clock)
         is_owner = self.ranks.on_status(number, status, now_s=now.monotonic_s)
-        self._control = self._role()
+        former, self._control = self._control, self._role()
+        if former is self._leader and self._control is self._follower:
+            self._reporter.leave_lead()
         self._record.resume()
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
             self._step(now)
@@ -279,7 +281,8 @@ class TrainingRun:
                 await self._control_until_end()
                 saving.cancel()
         finally:
-            self._reporter.publish_schedule(None)
+            if self._control is self._leader:
+                self._reporter.publish_schedule(None)
             if self._has_left:
                 self._checkpoints.delete(self.identity)
             elif self.ended is None:  # the controller stops: what is known so far is not lost
@@ -372,7 +375,7 @@ class TrainingRun:
         if self.ranks.is_resized:
             self._close_curve()
             self.ranks.resize()
-            self._leader.limits.reset()
+            self._leader.reset()
         self._update_account(now)
         if self.ended is None:
             self._update_limit(now)
@@ -440,6 +443,8 @@ class TrainingRun:
                 self._observe_mode.update(self._control, now)
             barred = blocked_by_claims(set(self.rejections.values())) if is_rejected else None
             self._record.note_limit(barred, is_claim_rejected=is_rejected)
+            if self.ranks.members and self._control is self._leader:  # one that did set limits may have left a schedule
+                self._reporter.publish_schedule(None)
             return
         target = self._blocked(readiness, now, is_rejected=is_rejected) or self._control.target(now)
         self._plan_pause(target)

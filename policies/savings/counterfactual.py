@@ -225,14 +225,37 @@ class Counterfactual:
 
         The ratios have the shape (d, n_known), what is returned (d, 3) [J times the signal's unit].
         """
-        return np.array([self._parts(*each) for each in zip(rate_ratios, energy_ratios, strict=True)])
+        plan_s, plan_j = self._active_s[0], self._energy_j[0]
+        power_ratios = rate_ratios / energy_ratios
+        rates, powers = rate_ratios @ self._weights.T, power_ratios @ self._weights.T
+        scales = powers @ plan_s.sum(axis=0)
+        is_known = scales > 0
+        if not is_known.any():
+            return np.zeros((len(rate_ratios), 3))
+        scales_w = np.divide(plan_j.sum(), scales, out=np.zeros_like(scales), where=is_known)
+        mean_ratios = rates @ plan_s.sum(axis=0) / plan_s.sum()
+        wanted = zip(mean_ratios.tolist(), rate_ratios, power_ratios * self._doubts, strict=True)
+        mixes_w = scales_w * [_least_power_ratio(*each) for each in wanted] + self._host_power_w
+        used_s = plan_s.sum(axis=1)
+        sooner_s = np.cumsum(self._asked_s) - self._asked_s  # the mix does not wait
+        mixed = (
+            self._means(self._begins_s - sooner_s, self._active_s.sum(axis=(0, 2))) if sooner_s.any() else self._values
+        )
+        planned = scales_w * (powers @ (self._values @ plan_s)) + self._host_power_w * (self._values @ used_s)
+        following = mixes_w * (mixed @ used_s) - planned - self._asked_signal_energy
+        looks, first_pass = (
+            mixes_w / mean_ratios * (rates @ (self._values @ active_s))
+            - self._values @ (energy_j.sum(axis=1) + self._host_power_w * active_s.sum(axis=1))
+            for active_s, energy_j in zip(self._active_s[1:], self._energy_j[1:], strict=True)
+        )
+        return np.where(is_known[:, None], self._pue * np.column_stack((following, looks, first_pass)), 0.0)
 
     def saving(self) -> Saving:
         """Return what was saved, by the ratios as they are."""
         rate_ratios = np.array([[each.rate_ratio for each in self.known]])
         energy_ratios = np.array([[each.energy_ratio for each in self.known]])
         twins = self.twins(rate_ratios, energy_ratios)
-        following, looks, first_pass = self._parts(rate_ratios[0], energy_ratios[0])
+        following, looks, first_pass = self.parts(rate_ratios, energy_ratios)[0].tolist()
         return Saving(
             energy_j=self._own_energy_j,
             duration_s=self._own_duration_s,
@@ -270,37 +293,6 @@ class Counterfactual:
         asked_j = self._asked_j + self._host_power_w * self._asked_s
         from_s = self._begins_s + np.maximum(self._spans_s - self._asked_s, 0.0)
         return float(self._means(from_s, self._asked_s) @ asked_j)
-
-    def _parts(self, rate_ratios: Values, energy_ratios: Values) -> tuple[float, float, float]:
-        """Return what following, looks and first pass have saved [J times the signal's unit]."""
-        rates, powers = self._weights @ rate_ratios, self._weights @ (rate_ratios / energy_ratios)
-        plan_s, plan_j = self._active_s[0], self._energy_j[0]
-        total_s, scale = plan_s.sum(), (plan_s @ powers).sum()
-        if not scale > 0:
-            return 0.0, 0.0, 0.0
-        scale_w = plan_j.sum() / scale
-        mean_ratio = (plan_s @ rates).sum() / total_s
-        mix_ratio = _least_power_ratio(mean_ratio, rate_ratios, rate_ratios / energy_ratios * self._doubts)
-        mix_w = scale_w * mix_ratio + self._host_power_w
-        used_s = plan_s.sum(axis=1)
-        planned_j = scale_w * (plan_s @ powers) + self._host_power_w * used_s
-        sooner_s = np.cumsum(self._asked_s) - self._asked_s  # the mix does not wait
-        mixed = (
-            self._means(self._begins_s - sooner_s, self._active_s.sum(axis=(0, 2))) if sooner_s.any() else self._values
-        )
-        following = float(mixed @ (mix_w * used_s) - self._values @ planned_j) - self._asked_signal_energy
-        looks, first_pass = (
-            float(
-                self._values
-                @ (
-                    mix_w / mean_ratio * (active_s @ rates)
-                    - energy_j.sum(axis=1)
-                    - self._host_power_w * active_s.sum(1)
-                )
-            )
-            for active_s, energy_j in zip(self._active_s[1:], self._energy_j[1:], strict=True)
-        )
-        return self._pue * following, self._pue * looks, self._pue * first_pass
 
     @property
     def _doubts(self) -> Values:

@@ -185,18 +185,18 @@ def correlation_of(covariance: Values) -> Values:
     return np.asarray(covariance * np.outer(scale, scale))
 
 
-class _Found(NamedTuple):
+class _Outcomes(NamedTuple):
     """The twins of a part of a run under d sets of ratios, and the parts of its saving there, shape (d, 3)."""
 
     twins: Twins
     parts: Values
 
 
-def _found(counterfactual: Counterfactual, rate_ratios: Values, energy_ratios: Values) -> _Found:
-    return _Found(counterfactual.twins(rate_ratios, energy_ratios), counterfactual.parts(rate_ratios, energy_ratios))
+def _under_ratios(counterfactual: Counterfactual, rate_ratios: Values, energy_ratios: Values) -> _Outcomes:
+    return _Outcomes(counterfactual.twins(rate_ratios, energy_ratios), counterfactual.parts(rate_ratios, energy_ratios))
 
 
-def _split(total: Saving, found: Sequence[_Found], shared: Sequence[_Found], *, is_at_top: bool) -> Split | None:
+def _split(total: Saving, found: Sequence[_Outcomes], shared: Sequence[_Outcomes], *, is_at_top: bool) -> Split | None:
     """Return the intervals of the parts of a saving: of each, in its own error and in that of the baseline."""
     halves = []
     for ratio, of_baseline, of_parts in (
@@ -216,7 +216,7 @@ def _split(total: Saving, found: Sequence[_Found], shared: Sequence[_Found], *, 
     return Split(better_limit_ci90_ratio=halves[0], following_ci90_ratio=halves[1], measuring_ci90_ratio=halves[2])
 
 
-def _under_errors(counterfactual: Counterfactual, segment: Segment) -> _Found:
+def _under_errors(counterfactual: Counterfactual, segment: Segment) -> _Outcomes:
     """Return twin and parts at each point of the design, under the errors of the ratios there."""
     known = counterfactual.known
     rates = np.array([each.rate_ratio for each in known])
@@ -230,19 +230,19 @@ def _under_errors(counterfactual: Counterfactual, segment: Segment) -> _Found:
         root = _root_of(segment.correlation[np.ix_(numbers, numbers)])
     rate_errors[:, :-1] = points[:, :n_errors] @ root
     energy_errors[:, :-1] = points[:, n_errors:] @ root
-    return _found(
+    return _under_ratios(
         counterfactual,
         rates + rate_errors * [each.rate_error_ratio for each in known],
         energies + energy_errors * [each.energy_error_ratio for each in known],
     )
 
 
-def _under_shared_error(counterfactual: Counterfactual) -> _Found:
+def _under_shared_error(counterfactual: Counterfactual) -> _Outcomes:
     """Return twin and parts without the error that all limits have in common, and with one standard deviation of it."""
     known = counterfactual.known
     rates = np.array([each.rate_ratio for each in known])
     energies = np.array([[each.energy_ratio, each.energy_ratio + each.shared_error_ratio] for each in known]).T
-    return _found(counterfactual, np.tile(rates, (2, 1)), energies)
+    return _under_ratios(counterfactual, np.tile(rates, (2, 1)), energies)
 
 
 def _root_of(correlation: Values) -> Values:

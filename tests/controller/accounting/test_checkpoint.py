@@ -16,6 +16,7 @@ from controller.accounting.energy_account import AccountSnapshot, EnergyTotals
 from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.accounting.run_ledger import LedgerSnapshot, TimeAtLimit, TimeBudgetStart
+from controller.control.run_leader import MAX_BAR_S
 from controller.runs.run import TrainingRun
 from controller.runtime.clock import NS_PER_S
 from policies.profiling.paired_looks import EMPTY_POOL, Pair
@@ -142,15 +143,23 @@ async def test_downtime_is_a_pause(tmp_path: Path) -> None:
         assert times_s(second.training_run()) == pytest.approx((active_s + 10, 100), abs=2)
 
 
-@pytest.mark.parametrize("until_s", [1e10, math.inf], ids=["after one that failed", "after a person's word"])
-async def test_a_plan_that_may_not_pause_does_not_after_a_restart_either(tmp_path: Path, until_s: float) -> None:
+@pytest.mark.parametrize(
+    ("bar_s", "most_s"),
+    [(1_800.0, 1_800.0), (1e9, MAX_BAR_S + 20.0), (math.inf, math.inf)],
+    ids=["after one that failed", "by a clock that was set back", "after a person's word"],
+)
+async def test_a_plan_that_may_not_pause_does_not_after_a_restart_either(
+    tmp_path: Path, bar_s: float, most_s: float
+) -> None:
     running = Running(tmp_path)
     async with running.controller() as bench:
         await running.train(10)
+        until_s = bench.clock.now_s() + bar_s
         bench.training_run().bar_pauses(until_s)
     async with running.controller() as bench:
         await running.train(1)
-        assert bench.training_run()._leader.no_pause_until_s == until_s
+        resumed_s = bench.training_run()._leader.no_pause_until_s
+        assert resumed_s == pytest.approx(until_s - bar_s + most_s, abs=20) if most_s < bar_s else resumed_s == until_s
 
 
 async def test_a_resumed_run_that_ends_at_once_gets_a_final_account(tmp_path: Path) -> None:

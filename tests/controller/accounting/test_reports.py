@@ -6,13 +6,16 @@ import pytest
 
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
-from controller.accounting.reports import energy_report, profile_report, summed, with_saving
+from controller.accounting.ranks import Ranks, RunIdentity
+from controller.accounting.reports import RunReporter, energy_report, profile_report, summed, with_saving
 from policies.savings.counterfactual import Saving
 from policies.savings.interval import KnownSaving, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode, encode
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import RunEnergy, RunSchedule
+from publishers.messages.topics import Topics
 from tests.controller.messages import iterations, ns, rank_status, run_energy
+from tests.fakes import KEY, FakeBus, LoopClock
 
 POINT = ProfilePoint(
     power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
@@ -261,3 +264,37 @@ def test_a_final_message_counts_only_after_others() -> None:
     nodes.on_energy("node-b", run_energy(energy_j=7.2e6, final=True))
     nodes.on_energy("node-c", run_energy(energy_j=7.2e6, final=True))
     assert nodes.spent(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(2.0), "of an earlier run"
+
+
+SCHEDULE = RunSchedule(objective="slowdown", entries=[], until_s=100.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "cleared"),
+    [
+        ([None, None], [True]),  # what a killed controller may have left is cleared once
+        ([SCHEDULE, None, None], [False, True]),
+        (["left", None], [True]),
+        (["left"], []),  # this node has published none: it is the other one's
+        ([SCHEDULE, "left", "left"], [False, True]),
+        ([None, "left"], [True]),
+    ],
+)
+async def test_a_schedule_is_cleared_once_and_never_that_of_another_node(
+    told: list[RunSchedule | str | None], cleared: list[bool]
+) -> None:
+    bus = FakeBus()
+    reporter = RunReporter(
+        RunIdentity(user=KEY.user, job=KEY.job, run=KEY.run, node="node-a"),
+        bus=bus,
+        topics=Topics(),
+        ranks=Ranks(name="resnet50", lease_s=60.0),
+        other_nodes=OtherNodes(),
+        clock=LoopClock(),
+    )
+    for each in told:
+        if isinstance(each, str):
+            reporter.leave_lead()
+        else:
+            reporter.publish_schedule(each)
+    assert [payload == b"" for payload in bus.payloads(Topics().run(KEY, "schedule"))] == cleared

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,17 @@ import pytest
 
 from controller.accounting import run_books, run_saving
 from controller.accounting.ranks import LOST_GRACE_S
+from controller.control.limit_control import LimitControl
 from controller.control.profile_store import read_all
-from controller.ports import Hold
-from controller.runtime.clock import NS_PER_S
+from controller.ports import Hold, Target
+from controller.runtime.clock import NS_PER_S, Now
 from policies.savings.interval import estimate_saving
 from publishers.messages.codec import decode
 from publishers.messages.reports import ProfileReport, RunEnergy
+from tests.controller.control.control_bench import FULL, begin, choose, limit_control
 from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import SETTLE_S, TICK_S, TOPICS, RouterBench, limit_state
-from tests.fakes import KEY
+from tests.fakes import KEY, MIDNIGHT_S
 
 
 async def train(bench: RouterBench, duration_s: int, *, seq: int = 0) -> None:
@@ -387,3 +390,44 @@ async def test_a_run_that_did_nothing_here_says_nothing_of_savings(
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(10)
     assert "saved" not in caplog.text
+
+
+async def test_a_plan_that_cannot_be_told_still_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state(limit_w=240.0)
+    async with bench.working():
+        await bench.say_and_settle("status", rank_status())
+        leader = bench.training_run()._leader
+        leader.limits = begin(limit_control(), known=FULL)
+        target = choose(leader.limits, at_s=0.0)
+        publish = partial(leader.publish, target, is_barred=False)
+        publish(now=Now(MIDNIGHT_S, 0))
+
+        def fail(*_: object, **__: object) -> None:
+            raise IndexError("no entry")
+
+        monkeypatch.setattr(LimitControl, "schedule", fail)
+        choose(leader.limits, at_s=400.0)
+        publish(now=Now(MIDNIGHT_S + 400, 0))
+        told = bench.bus.payloads(TOPICS.run(KEY, "schedule"))
+    assert [bool(payload) for payload in told[-2:]] == [True, False], "what held before is not told any more"
+    assert "what its plan expects is not published" in caplog.text
+
+
+async def test_the_speed_is_that_of_the_limit_in_force_and_is_kept_while_that_stays(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state(Hold.HELD, limit_w=280.0)
+    async with bench.working():
+        await bench.say_and_settle("status", rank_status())
+        run = bench.training_run()
+        target = Target(power_limit_w=240.0, reason="slowdown_static", detail="", job="resnet50", speed_ratio=0.97)
+        run.gpus.request(target)
+        speeds = []
+        for limit_w, wanted in ((280.0, target), (240.0, None), (240.0, target), (200.0, None), (240.0, None)):
+            bench.limiters[0].state = limit_state(Hold.HELD, limit_w=limit_w)
+            run._record.note_limit(wanted, is_claim_rejected=False)
+            run._record.publish("running")
+            speeds.append(energies(bench)[-1].speed_ratio)
+    assert speeds == [None, 0.97, 0.97, None, 0.97]

@@ -101,3 +101,14 @@ async def test_where_a_run_cannot_be_remembered_its_last_record_is_published_all
     assert [entry.message for entry in caplog.records if entry.exc_info] == [
         f"{KEY}: how it has ended is not remembered"
     ]
+
+
+async def test_the_schedule_of_a_run_that_another_node_leads_is_left_alone(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status(world_size=2), rank=1)
+        await asyncio.sleep(10)
+        bench.say("status", rank_status(world_size=2, state="finished"), rank=1)
+        await asyncio.sleep(8 * TICK_S)
+    assert bench.bus.payloads(TOPICS.run(KEY, "schedule")) == []

@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.planning import BudgetObjective, DeadlineObjective, EtaObjective, Objective, Progress
-from policies.planning.hours_ahead import HoursAhead, hours_ahead
+from policies.planning.hours_ahead import SHORTEST_S, HoursAhead, hours_ahead
+from policies.planning.objectives import RatesAhead
+from policies.vocabulary.power_curve import Hull
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
-from tests.policies.days import hourly
+from tests.policies.days import A40, hourly
 from tests.policies.planning import decisions
 from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead
 from tests.policies.planning.slack import test_deadline as slack_bench
@@ -39,7 +42,7 @@ def expected(
         spent=0.0,
     )
     decision = decisions.decided(objective, history=FLAT, forecast=forecast, so_far=so_far)
-    return hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, fastest_per_s=TOP_PER_S)
+    return hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=A40)
 
 
 def test_on_an_even_grid_the_run_has_one_mix_and_ends_as_late_as_it_may() -> None:
@@ -80,7 +83,7 @@ def test_two_limits_that_share_a_period_are_one_entry_with_its_mean() -> None:
     so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=10 * HOUR_S * TOP_PER_S)
     decision = decisions.decided(1.03, history=FLAT, so_far=so_far)
     assert decision.scheduled is not None
-    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, fastest_per_s=TOP_PER_S)
+    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=A40)
     (entry,) = found.mixes
     assert (entry.power_w, entry.rate_per_s) == pytest.approx(decisions.means(decision))
     assert {entry.mix.low.power_limit_w, entry.mix.high.power_limit_w} == {
@@ -113,7 +116,7 @@ def test_the_plans_to_come_are_those_expected_where_the_signal_is_as_forecast() 
     )
     so_far = replace(so_far, total_iterations=40 * HOUR_S * TOP_PER_S, base_s=0.0)
     decision = decisions.decided(1.05, history=FLAT, forecast=ahead(values), so_far=so_far)
-    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, fastest_per_s=TOP_PER_S)
+    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=A40)
     at_s, done = NOW_S, 0.0
     for hour in range(6):
         planned = [each for each in found.mixes if each.starts_s <= NOW_S + hour * HOUR_S][-1]
@@ -128,7 +131,7 @@ def test_a_run_that_will_wait_has_pauses_and_ends_before_its_deadline() -> None:
     decision = slack_bench.decided(signal, now_s, hours=40, work_h=10, slack=slack_bench.MAY_PAUSE)
     assert decision.pause is not None
     so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=now_s, total_iterations=10 * HOUR_S * TOP_PER_S)
-    found = hours_ahead(decision, so_far, now_s=now_s, period_s=600.0, fastest_per_s=TOP_PER_S)
+    found = hours_ahead(decision, so_far, now_s=now_s, period_s=600.0, curve=A40)
     assert found.mixes[0].rate_per_s == 0
     assert found.mixes[0].power_w == slack_bench.MAY_PAUSE.idle_power_w
     midnight_s = slack_bench.STARTED_S + DAY_S
@@ -140,3 +143,62 @@ def test_a_run_that_will_wait_has_pauses_and_ends_before_its_deadline() -> None:
 def test_an_objective_that_decides_on_the_present_alone_tells_the_present_period() -> None:
     found = expected(10.0, objective=EtaObjective(eta=0.5), forecast=ahead(WAVES))
     assert (len(found.mixes), found.until_s, found.ends_s, found.slowdown_ratio) == (1, NOW_S + 300.0, None, None)
+
+
+def test_iterations_in_no_time_have_no_time_at_the_highest_limit() -> None:
+    found = expected(10.0, so_far_h=0.1, base_s=0.0)
+    assert found.slowdown_ratio is None
+    assert found.ends_s == pytest.approx(NOW_S + 9.9 * HOUR_S), "all at the highest limit: it is as far behind"
+    assert len(found.mixes) == 1
+
+
+@pytest.mark.parametrize("left_s", [1e-6, 0.4])
+def test_a_run_that_is_at_its_end_still_has_its_present_limit(left_s: float) -> None:
+    found = expected(left_s / HOUR_S + 1.0, so_far_h=1.0, forecast=ahead(WAVES))
+    assert len(found.mixes) == 1
+    assert found.until_s >= found.mixes[0].starts_s + SHORTEST_S
+
+
+def test_no_entry_has_a_shorter_time_than_a_second() -> None:
+    found = expected(20.0, forecast=ahead(WAVES, now_s=NOW_S - HOUR_S + 1e-4))
+    starts_s = [each.starts_s for each in found.mixes]
+    assert starts_s[0] == NOW_S
+    assert min(np.diff([*starts_s, found.until_s])) >= SHORTEST_S
+
+
+@pytest.mark.parametrize("high_ratio", [0.0, 0.003, 0.997, 1.0])
+def test_a_limit_that_has_all_of_the_time_is_told_alone(high_ratio: float) -> None:
+    low, high = A40.points[1:3]
+    rate_per_s = low.iterations_per_s + high_ratio * (high.iterations_per_s - low.iterations_per_s)
+    plan = RatesAhead(
+        durations_s=np.full(2, HOUR_S),
+        rates_per_s=np.array([TOP_PER_S, rate_per_s]),
+        hulls=[Hull(A40.points[1:])] * 2,
+        timed_s=2 * HOUR_S,
+    )
+    first = replace(decisions.decided(1.03), scheduled=None, ahead=lambda: plan)
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S)
+    found = hours_ahead(first, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=A40)
+    alone = high if high_ratio > 0.5 else low
+    assert found.mixes[-1].mix == (alone, alone, 0.0)
+
+
+def test_hours_at_one_limit_share_the_error_of_its_rate() -> None:
+    known = PowerProfile(
+        tuple(replace(each, iterations_per_s_ci=0.0196 * each.iterations_per_s) for each in A40.points)
+    )
+    decision = decisions.decided(1.03, history=FLAT, profile=known)
+    limits_w = {decision.power_limit_w} | ({decision.scheduled.power_limit_w} if decision.scheduled else set())
+    assert max(limits_w) < A40.fastest.power_limit_w
+    so_far = Progress(
+        n_iterations=HOUR_S * TOP_PER_S,
+        active_s=HOUR_S,
+        started_at_s=NOW_S,
+        total_iterations=100 * HOUR_S * TOP_PER_S,
+        base_s=HOUR_S,
+        base_error_ratio=0.001,
+    )
+    found = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=known)
+    both_limits = 0.01 * 2**0.5
+    assert found.slowdown_error_ratio == pytest.approx(0.99 * both_limits + 0.01 * 0.001, rel=0.02)
+    assert expected(10.0).slowdown_error_ratio is None, "no rate has an interval"
