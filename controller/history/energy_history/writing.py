@@ -206,7 +206,7 @@ def _grown(
     growths: list[tuple[int, Amounts]] = []
     newest = None
     for record, payload in records:
-        after, grown = run_growth(account, record)
+        after, grown = run_growth(account, record, is_foreign=is_foreign)
         if is_foreign and not is_possible_run(account, record, grown):
             continue
         if after is not account:  # else it is older than the newest

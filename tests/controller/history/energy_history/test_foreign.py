@@ -95,6 +95,46 @@ def test_a_final_record_that_comes_with_each_connection_counts_once() -> None:
         assert connection.execute(select(RUNS.c.final)).scalars().all() == [True]
 
 
+def run_at(after_s: float, duration_s: float, energy_j: float, *, final: bool = False) -> tuple[str, bytes]:
+    """Return a record of a run so many seconds after midnight."""
+    state = "finished" if final else "running"
+    record = run_record(time_s=MIDNIGHT_S + after_s, duration_s=duration_s, energy_j=energy_j, final=final, state=state)
+    return run_message(record)
+
+
+@pytest.mark.parametrize(
+    ("live", "used_j"),
+    [
+        ([(2_000.0, 60.0, 1e5), (2_100.0, 160.0, 2e5), (2_500.0, 560.0, 5e5)], 1.5e6),
+        ([(2_000.0, 3_000.0, 1.2e6), (2_100.0, 3_100.0, 1.3e6)], 1.3e6),
+        ([(2 * DAY_S, 2 * DAY_S, 1e7), (4 * DAY_S, 4 * DAY_S, 2e7)], 2e7),
+        ([(2 * DAY_S, 60.0, 1e5), (2 * DAY_S + 100.0, 160.0, 2e5)], 1.2e6),
+    ],
+    ids=["requeued", "goes on", "goes on for days", "requeued after days"],
+)
+def test_a_live_run_goes_on_where_an_old_final_record_comes_again(
+    live: list[tuple[float, float, float]], used_j: float
+) -> None:
+    final = run_at(0.0, 1_000.0, 1e6, final=True)
+    with memory() as connection:
+        write(connection, final)
+        for record in live:
+            write(connection, run_at(*record), final)
+            write(connection, final)
+        row = connection.execute(select(RUNS)).mappings().one()
+        assert [row["energy_j"], run_j(connection)] == pytest.approx([used_j, used_j])
+        assert (row["final"], row["heard_s"]) == (False, MIDNIGHT_S + live[-1][0])
+        write(connection, run_at(live[-1][0] + 60.0, live[-1][1] + 60.0, live[-1][2] + 1e5, final=True), final)
+        assert run_j(connection) == pytest.approx(used_j + 1e5)
+
+
+def test_a_final_record_of_a_clock_that_was_set_back_counts_where_it_has_used_more() -> None:
+    with memory() as connection:
+        write(connection, run_at(3_600.0, 3_600.0, 1e6), run_at(0.0, 3_700.0, 1.1e6, final=True))
+        assert run_j(connection) == pytest.approx(1.1e6)
+        assert connection.execute(select(RUNS.c.final)).scalar()
+
+
 def test_an_old_record_that_a_broker_brings_back_changes_nothing() -> None:
     old = run_message(run_record(duration_s=3000.0, energy_j=9e5))
     final = run_message(
