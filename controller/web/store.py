@@ -21,6 +21,8 @@ from publishers.messages.topics import Topics
 from publishers.shared.files.disk_thread import DiskThread
 
 CLIENT: Final = "gridchase web"
+MAX_MESSAGES: Final = 1_000
+"""Of a transaction of a server, which takes a second or two: what waits after an outage is written in many."""
 Result = TypeVar("Result")
 
 
@@ -90,19 +92,25 @@ class PostgresStore:
         return self._database.name
 
     async def write(
-        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[], None]
+        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[int], None]
     ) -> None:
-        """Write messages, all or none; once an hour of a steady clock, merge and drop what is old."""
-        writing = partial(write_messages, messages=messages, topics=self._topics, session_s=None, now_s=now_s)
+        """Write messages, so many at once; once an hour of a steady clock, merge and drop what is old."""
+        if not self._is_migrated:
+            await self._write(MIGRATIONS.migrate)
+            self._is_migrated = True
+        for begin in range(0, max(len(messages), 1), MAX_MESSAGES):
+            some = messages[begin : begin + MAX_MESSAGES]
+            writing = partial(write_messages, messages=some, topics=self._topics, session_s=None, now_s=now_s)
+            self.n_impossible += await self._write(writing)
+            on_written(begin + len(some))
+        if self._steadiness.is_tidying_due(now_s):
+            await self._write(partial(tidy, now_s=now_s, config=self._config))
+
+    async def _write(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what `work` returns, once it is committed, within the deadline of one transaction."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                if not self._is_migrated:
-                    await self._database.write(MIGRATIONS.migrate)
-                    self._is_migrated = True
-                self.n_impossible += await self._database.write(writing)
-                on_written()
-                if self._steadiness.is_tidying_due(now_s):
-                    await self._database.write(partial(tidy, now_s=now_s, config=self._config))
+                return await self._database.write(work)
         except TimeoutError as error:
             raise DatabaseUnavailableError(f"{self.name}: does not answer in {WRITE_TIMEOUT_S:g} s") from error
         except SQLAlchemyError as error:

@@ -149,10 +149,14 @@ def _is_new_account(account: RunAccount, current: Amounts, time_s: float) -> boo
 
 
 def _baseline(record: RunEnergy) -> Amounts:
-    """Return what the same work would have used; its cost by the share that was saved, where that is of the cost."""
-    amounts: Amounts = {name: getattr(record, name, None) for name in BASELINE}
+    """Return what the same work would have used.
+
+    Where a record does not say at which cost, that follows from the share that was saved, where that is of the cost.
+    """
+    amounts: Amounts = {name: getattr(record, name) for name in BASELINE}
     saved_ratio = 1.0 if record.saved_ratio is None else record.saved_ratio
-    if record.cost is not None and record.carbon_g is None and saved_ratio < 1:
+    is_of_cost = record.carbon_g is None and saved_ratio < 1
+    if record.baseline_cost is None and record.cost is not None and is_of_cost:
         amounts["baseline_cost"] = record.cost / (1 - saved_ratio)
     return amounts
 

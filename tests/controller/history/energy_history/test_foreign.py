@@ -1,7 +1,7 @@
 """What a site believes of many controllers: nothing counts twice, and nothing that boards cannot have used."""
 
 import pytest
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, event, func, select
 
 from controller.config import Retention
 from controller.history.energy_history import writing
@@ -135,6 +135,30 @@ def test_a_final_record_of_a_clock_that_was_set_back_counts_where_it_has_used_mo
         assert connection.execute(select(RUNS.c.final)).scalar()
 
 
+def test_what_a_final_record_takes_back_is_sought_since_the_run_began() -> None:
+    statements: list[tuple[str, tuple[float, ...]]] = []
+    with memory() as connection:
+        write(connection, run_at(0.0, 1_000.0, 2e6))
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append((call[2], call[3])))
+        write(connection, run_at(60.0, 1_060.0, 1.5e6, final=True))
+        assert run_j(connection) == pytest.approx(1.5e6)
+        (sought,) = [each for each in statements if each[0].startswith("SELECT run_quarters.starts_s")]
+        ((*_, plan),) = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sought[0]}", sought[1]).all()
+    assert plan == "SEARCH run_quarters USING PRIMARY KEY (starts_s>?)"
+
+
+def test_many_new_runs_are_inserted_by_one_statement() -> None:
+    statements: list[str] = []
+    with memory() as connection:
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        names = [(f"r{number}", node) for number in range(100) for node in (None, "a", "b")]
+        assert (
+            write(connection, *(run_message(run_record(run=run, energy_j=1e3), node=node) for run, node in names)) == 0
+        )
+        assert sum(statement.startswith("INSERT INTO runs") for statement in statements) == 1
+        assert run_j(connection) == 3e5
+
+
 def test_an_old_record_that_a_broker_brings_back_changes_nothing() -> None:
     old = run_message(run_record(duration_s=3000.0, energy_j=9e5))
     final = run_message(
@@ -165,11 +189,20 @@ def test_two_runs_of_one_name_do_not_add_up_again_and_again() -> None:
         {"baseline_energy_j": 1e12},
         {"carbon_g": 1e9},
         {"cost": -1e15},
+        {"evidence": "measured", "cost": 1.0, "baseline_cost": 1e15},
+        {"evidence": "measured", "cost": 1e5, "carbon_g": None, "saved_ratio": 0.9},
+        {"saved_energy_ratio": 1.0},
+        {"saved_energy_ratio": -100.0},
+        {"saved_energy_ci90_ratio": 5.0},
+        {"saved_ci90_ratio": 5.0},
+        {"slowdown_ci90_ratio": 5.0},
+        {"slowdown_ratio": 1e-3},
+        {"slowdown_ratio": 1e3},
     ],
 )
-def test_a_run_beyond_physics_leaves_no_row(changes: dict[str, float]) -> None:
+def test_a_run_beyond_physics_leaves_no_row(changes: dict[str, float | str | None]) -> None:
     with memory() as connection:
-        assert write(connection, run_message(run_record(**{"duration_s": 60.0, "energy_j": 1e4} | changes))) == 1
+        assert write(connection, run_message(run_record(**{"duration_s": 60.0, "energy_j": 1e4, **changes}))) == 1
         assert connection.execute(select(func.count()).select_from(RUNS)).scalar() == 0
 
 
