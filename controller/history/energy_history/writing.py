@@ -300,7 +300,11 @@ def _write_gpus(
             elif grown:
                 row = rows[name]
                 _count(growths, row["id"], quarter_of(energy.time_s), grown)
-                row |= {key: getattr(energy, key) for key in GPU_AMOUNTS}
+                is_new = row["session_s"] != session_s or (energy.energy_j or 0.0) < (
+                    _number(row.get("energy_j")) or 0.0
+                )
+                counters_of = {key: getattr(energy, key) for key in GPU_AMOUNTS}
+                row |= {key: value for key, value in counters_of.items() if is_new or value is not None}
                 row |= {"session_s": session_s, "gpu_index": energy.gpu_index, "heard_s": energy.time_s}
                 row["currency"] = _joined(row["currency"], energy.currency)
     _upsert(connection, GPU_QUARTERS, growths)

@@ -47,6 +47,15 @@ def test_a_restarted_controller_counts_from_nothing() -> None:
         assert gpu_j(connection) == pytest.approx(3e4)
 
 
+def test_carbon_that_is_not_known_for_a_while_counts_once() -> None:
+    readings = [(0.0, 1e5, 100.0), (60.0, 1.1e5, None), (120.0, 1.2e5, 110.0), (180.0, 1e3, None), (240.0, 2e5, 7.0)]
+    with memory() as connection:
+        for after_s, energy_j, carbon_g in readings:
+            write(connection, gpu_message(MIDNIGHT_S + after_s, energy_j, carbon_g=carbon_g))
+        total_g = connection.execute(select(func.sum(GPU_QUARTERS.c.carbon_g))).scalar()
+    assert total_g == pytest.approx(10.0 + 7.0)
+
+
 def test_two_controllers_of_one_node_and_gpu_count_as_one() -> None:
     with memory() as connection:
         for step in range(100):
