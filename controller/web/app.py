@@ -118,7 +118,7 @@ class Site:
     def troubles(self) -> list[str]:
         """Return what keeps it from its work, a sentence each; empty when all is well."""
         bus = self._bus.last_error or (None if self._bus.connected else NOT_CONNECTED)
-        return [trouble for trouble in (bus, self._recorder.fault) if trouble]
+        return [trouble for trouble in (bus, self._intake.fault, self._recorder.fault) if trouble]
 
 
 def _bus(config: BusConfig, topics: Topics, faults: list[str]) -> MqttClient | None:

@@ -21,6 +21,8 @@ from publishers.messages.topics import Topics
 from publishers.shared.files.disk_thread import DiskThread
 
 CLIENT: Final = "gridchase web"
+MAX_MESSAGES: Final = 1_000
+"""Of a transaction of a server, which takes a second or two: what waits after an outage is written in many."""
 Result = TypeVar("Result")
 
 
@@ -78,7 +80,9 @@ class PostgresStore:
 
     def __init__(self, url: str, *, password: str, topics: Topics, config: Retention) -> None:
         self.n_impossible = 0
-        self._database: Database = make_database(url, client=CLIENT, password=password, timeout_s=WRITE_TIMEOUT_S)
+        self._connect = partial(make_database, url, client=CLIENT, password=password, timeout_s=WRITE_TIMEOUT_S)
+        self._database: Database = self._connect()
+        self._reader = DiskThread(f"{CLIENT}: read", timeout_s=WRITE_TIMEOUT_S)
         self._topics = topics
         self._config = config
         self._is_migrated = False
@@ -90,29 +94,44 @@ class PostgresStore:
         return self._database.name
 
     async def write(
-        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[], None]
+        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[int], None]
     ) -> None:
-        """Write messages, all or none; once an hour of a steady clock, merge and drop what is old."""
-        writing = partial(write_messages, messages=messages, topics=self._topics, session_s=None, now_s=now_s)
+        """Write messages, so many at once; once an hour of a steady clock, merge and drop what is old."""
+        if not self._is_migrated:
+            await self._write(MIGRATIONS.migrate)
+            self._is_migrated = True
+        for begin in range(0, max(len(messages), 1), MAX_MESSAGES):
+            some = messages[begin : begin + MAX_MESSAGES]
+            writing = partial(write_messages, messages=some, topics=self._topics, session_s=None, now_s=now_s)
+            self.n_impossible += await self._write(writing)
+            on_written(begin + len(some))
+        if self._steadiness.is_tidying_due(now_s):
+            await self._write(partial(tidy, now_s=now_s, config=self._config))
+
+    async def _write(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what `work` returns, once it is committed, within the deadline of one transaction."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                if not self._is_migrated:
-                    await self._database.write(MIGRATIONS.migrate)
-                    self._is_migrated = True
-                self.n_impossible += await self._database.write(writing)
-                on_written()
-                if self._steadiness.is_tidying_due(now_s):
-                    await self._database.write(partial(tidy, now_s=now_s, config=self._config))
+                return await self._database.write(work)
         except TimeoutError as error:
             raise DatabaseUnavailableError(f"{self.name}: does not answer in {WRITE_TIMEOUT_S:g} s") from error
         except SQLAlchemyError as error:
             raise DatabaseUnavailableError(f"{self.name}: {_said(error)}") from error
 
     async def read(self, work: Callable[[Connection], Result], *, timeout_s: float) -> Result:
-        """Return what `work` finds; the server ends statements that take too long."""
+        """Return what `work` finds, by a thread and a connection of its own: it computes for a second, too."""
+
+        async def find() -> Result:
+            database = self._connect()
+            try:
+                async with asyncio.timeout(timeout_s + 1.0):  # nobody waits any longer
+                    return await database.read(work)
+            finally:
+                await database.close()
+
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._database.read(work)
+                return await self._reader.run(lambda: asyncio.run(find()))
         except SQLAlchemyError as error:
             raise DatabaseUnavailableError(f"{self.name}: {_said(error)}") from error
 

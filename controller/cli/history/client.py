@@ -44,13 +44,15 @@ def fetch_report(url: str, query: ReportQuery) -> Report:
 def _connection(url: str) -> http.client.HTTPConnection:
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        host = parts.hostname or ""
+        host.encode("idna")
+        connection = kind(host, parts.port, timeout=TIMEOUT_S)
+    except (ValueError, http.client.InvalidURL) as error:
         raise ConfigError([f"--url {url}: {error}; {_FORM}"]) from error
     if parts.scheme not in {"http", "https"} or not host or parts.path.strip("/") or parts.query or parts.username:
         raise ConfigError([f"--url {url}: {_FORM}"])
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(host, port, timeout=TIMEOUT_S)
+    return connection
 
 
 def _detail(answer: bytes) -> str:

@@ -56,7 +56,7 @@ def report(options: argparse.Namespace) -> int:
         ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
         ControllerError: the history cannot be read, or nobody answers.
     """
-    query = ReportQuery(**{name: getattr(options, name) for name in ReportQuery.__struct_fields__})
+    query = _query(options)
     queries = [query]
     if options.html is not None:
         if query.by in BY_HARDWARE:
@@ -79,6 +79,20 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _query(options: argparse.Namespace) -> ReportQuery:
+    """Return what is asked for, checked as over HTTP."""
+    asked = {name: getattr(options, name) for name in ReportQuery.__struct_fields__}
+    faults = []
+    for name, value in asked.items():
+        try:
+            msgspec.convert({name: value}, ReportQuery)
+        except msgspec.ValidationError as error:
+            faults.append(f"--{name}: {str(error).partition(' - at ')[0]}")
+    if faults:
+        raise ConfigError(faults)
+    return ReportQuery(**asked)
+
+
 def _read(options: argparse.Namespace, queries: Sequence[ReportQuery]) -> list[Report]:
     """Return what a file says, all of it at one moment."""
     faults: list[str] = []
@@ -99,8 +113,9 @@ def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report
     """Return what the page shows of a report, of its days and, if all runs are in it, of all GPUs."""
     used_j = None if gpus is None else gpus.total.energy_j
     rest_j = 0.0 if used_j is None else used_j - (found.total.energy_j or 0.0)
-    asked = {name: getattr(options, name) for name in ("database", "url", *ReportQuery.__struct_fields__)}
-    words = [word for name, value in asked.items() if value is not None for word in (f"--{name}", str(value))]
+    asked = [(name, getattr(options, name)) for name in ("config", "database", "url", *ReportQuery.__struct_fields__)]
+    asked += [("set", each) for each in options.set]
+    words = [word for name, value in asked if value is not None for word in (f"--{name}", str(value))]
     begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}" for at_s in (found.since_s, found.until_s))
     month = f"{datetime.fromtimestamp(found.since_s).astimezone():%B %Y}"
     return ReportPage(
@@ -111,7 +126,7 @@ def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report
         rows=found.rows,
         days=days.rows,
         without_run_j=rest_j if rest_j > 0 else None,
-        command=shlex.join(["gridchase", "report", *words, "--html", options.html.name]),
+        command=shlex.join(["gridchase", "report", *words, "--html", str(options.html)]),
         fingerprint=sha256(msgspec.json.encode((found, days))).hexdigest()[:16],
         version=VERSION,
     )
@@ -157,4 +172,10 @@ def _cells(row: Entry) -> list[str]:
 def _print_csv(rows: Sequence[Entry]) -> None:
     writer = csv.DictWriter(sys.stdout, fieldnames=list(Entry.__struct_fields__), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(msgspec.to_builtins(row) for row in rows)
+    for row in rows:
+        writer.writerow({key: _as_text(value) for key, value in msgspec.to_builtins(row).items()})
+
+
+def _as_text(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: names are what users make them."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -27,9 +27,9 @@ class Store(Protocol):
         ...
 
     async def write(
-        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[], None]
+        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[int], None]
     ) -> None:
-        """Write messages, all or none, and call `on_written`, also where that is after the deadline.
+        """Write messages in their order, and tell `on_written` how many are, also where that is after the deadline.
 
         Raises:
             Exception: why nothing is written, or not in time; messages that are written again count once.
@@ -75,9 +75,9 @@ class FileStore:
         return str(self._path)
 
     async def write(
-        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[], None]
+        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[int], None]
     ) -> None:
-        """Write messages, all or none, and call `on_written` in the thread of the disk."""
+        """Write messages, all or none, and tell `on_written` in the thread of the disk."""
 
         def write() -> None:
             if self._file is None:
@@ -87,7 +87,7 @@ class FileStore:
                     self._path, topics=self._topics, config=self._config, session_s=self._session_s
                 )
             self.n_impossible += self._file.write(messages, now_s=now_s)
-            on_written()
+            on_written(len(messages))
 
         await self._disk.run(write)
 

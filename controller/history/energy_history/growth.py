@@ -78,20 +78,29 @@ def run_amounts(record: RunEnergy) -> Amounts:
     return used | {name: value if _bare(name) in known else None for name, value in (compared | baseline).items()}
 
 
-def run_growth(account: RunAccount | None, record: RunEnergy) -> tuple[RunAccount, Amounts]:
+def run_growth(
+    account: RunAccount | None, record: RunEnergy, *, is_foreign: bool = False
+) -> tuple[RunAccount, Amounts]:
     """Return the account of a run with a new record, and by how much it has grown.
 
     A record below what was counted, such as one without the other nodes just after a restart of the leader, adds
     nothing until it has caught up; the final one counts as it is. Values that began anew add to what there was. A
     record older than the newest was counted already and adds nothing either, unless it has used more: the clock was set
     back. Where values began anew that cannot be told, and such records wait until the clock has caught up.
+
+    Args:
+        account: what was counted of it; None: nothing.
+        record: the record.
+        is_foreign: it comes from a broker, which repeats what it has retained: final records, too, however old.
     """
     current = run_amounts(record)
     time_s = record.time_s or 0.0
     if account is None:
         account = RunAccount(time_s, {}, {}, {})
     has_used_more = not account.earlier and (current["energy_j"] or 0.0) > (account.counted.get("energy_j") or 0.0)
-    if not (record.final or has_used_more) and 0 < account.time_s - time_s < LATE_S:
+    older_s = account.time_s - time_s
+    is_repeated = older_s > 0 and (is_foreign or (not record.final and older_s < LATE_S))
+    if is_repeated and not has_used_more:
         return account, {}
     earlier = account.counted if _is_new_account(account, current, time_s) else account.earlier
     total: Amounts = {
@@ -140,10 +149,14 @@ def _is_new_account(account: RunAccount, current: Amounts, time_s: float) -> boo
 
 
 def _baseline(record: RunEnergy) -> Amounts:
-    """Return what the same work would have used; its cost by the share that was saved, where that is of the cost."""
-    amounts: Amounts = {name: getattr(record, name, None) for name in BASELINE}
+    """Return what the same work would have used.
+
+    Where a record does not say at which cost, that follows from the share that was saved, where that is of the cost.
+    """
+    amounts: Amounts = {name: getattr(record, name) for name in BASELINE}
     saved_ratio = 1.0 if record.saved_ratio is None else record.saved_ratio
-    if record.cost is not None and record.carbon_g is None and saved_ratio < 1:
+    is_of_cost = record.carbon_g is None and saved_ratio < 1
+    if record.baseline_cost is None and record.cost is not None and is_of_cost:
         amounts["baseline_cost"] = record.cost / (1 - saved_ratio)
     return amounts
 

@@ -197,7 +197,9 @@ def read_history(path: Path, work: Callable[[Connection], Result], *, timeout_s:
             if not inspect(connection).has_table(MIGRATIONS.version_table):
                 raise DatabaseUnavailableError(f"{path} holds no history")
             if not MIGRATIONS.is_current(connection):
-                raise DatabaseVersionError(f"{path} is of another version: let what writes it start in this version")
+                raise DatabaseVersionError(
+                    f"{path} is of another version: start the new gridchase once: it migrates the file"
+                )
             return work(connection)
     except SQLAlchemyError as error:
         raise DatabaseUnavailableError(f"{path}: {_said(error)}; {_mend(error, 'check who may read it')}") from error

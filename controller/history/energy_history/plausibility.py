@@ -6,7 +6,8 @@ another machine's of the same name: it counts nothing. What was only late is bel
 
 from typing import Final
 
-from controller.history.energy_history.growth import Amounts, RunAccount, growth
+from controller.history.energy_history.growth import Amounts, RunAccount, growth, run_amounts
+from policies.savings.interval import MAX_CI90_RATIO
 from policies.vocabulary.units import DAY_S, JOULES_PER_KWH
 from publishers.messages.reports import RunEnergy
 
@@ -20,6 +21,10 @@ MAX_COST_PER_KWH: Final = 1e6
 MAX_RUN_S: Final = 3_660 * DAY_S
 FUTURE_S: Final = 3_600.0
 """A record whose clock is ahead of ours by more is not believed [s]."""
+_WIDEST: Final = 10.0
+"""So many times the widest interval that controllers publish is believed."""
+_MAX_TIMES: Final = 10.0
+"""Of the baseline a run uses less, and takes less time."""
 _SLACK_S: Final = 60.0
 """Energies and their times are not read at one moment [s]."""
 
@@ -43,16 +48,33 @@ def is_possible_run(account: RunAccount | None, record: RunEnergy, grown: Amount
         return False
     max_power_w = record.n_gpus * MAX_GPU_POWER_W
     max_energy_j = max_power_w * (record.duration_s + _SLACK_S)
-    baseline: Amounts = {"energy_j": record.baseline_energy_j, "carbon_g": record.baseline_carbon_g}
+    baseline: Amounts = {
+        "energy_j": record.baseline_energy_j,
+        "carbon_g": record.baseline_carbon_g,
+        "cost": run_amounts(record)["baseline_cost"],
+    }
     used: Amounts = {"energy_j": record.energy_j, "carbon_g": record.carbon_g, "cost": record.cost}
     if not all(are_possible(amounts, max_energy_j=max_energy_j) for amounts in (used, baseline)):
         return False
-    if (record.baseline_duration_s or 0.0) > 10 * (record.duration_s + _SLACK_S):
+    if (record.baseline_duration_s or 0.0) > _MAX_TIMES * (record.duration_s + _SLACK_S) or not _has_possible_ratios(
+        record
+    ):
         return False
     if account is None or record.final or account.time_s <= 0:
         return True
     elapsed_s = (record.time_s or 0.0) - account.time_s
     return are_possible(grown, max_energy_j=max_power_w * max(elapsed_s, 0.0)) or not any(grown.values())
+
+
+def _has_possible_ratios(record: RunEnergy) -> bool:
+    """Return whether intervals are about as narrow as those that are published, and ratios of this world.
+
+    A share of a cost has no bound: with prices below zero, the baseline may be next to nothing.
+    """
+    halves = record.saved_ci90_ratio, record.saved_energy_ci90_ratio, record.slowdown_ci90_ratio
+    is_narrow = all((half or 0.0) <= _WIDEST * MAX_CI90_RATIO for half in halves)
+    is_share = -_MAX_TIMES <= (record.saved_energy_ratio or 0.0) < 1
+    return is_narrow and is_share and 1 / _MAX_TIMES <= (record.slowdown_ratio or 1.0) <= _MAX_TIMES
 
 
 def foreign_gpu_growth(before: Amounts, heard_s: float | None, after: Amounts, time_s: float) -> Amounts | None:

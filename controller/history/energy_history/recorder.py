@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from controller.history.energy_history.file_store import Store
@@ -123,25 +122,27 @@ class HistoryRecorder:
             _LOGGER.warning("%s", why)
 
     def _waiting(self) -> list[_Waiting]:
-        """Forget what is written, and return the rest."""
+        """Forget what is written, and return the rest, in the order in which it came."""
         n_written = self._n_written
         self._energies = {key: message for key, message in self._energies.items() if message.number > n_written}
         self._decisions = deque((each for each in self._decisions if each.number > n_written), maxlen=MAX_DECISIONS)
-        return [*self._energies.values(), *self._decisions]
+        return sorted([*self._energies.values(), *self._decisions])
 
     async def flush(self) -> None:
         """Write what waits; what fails is only told."""
-        messages = [(topic, payload) for _, topic, payload in self._waiting()]
-        written = partial(self._on_written, self._n_recorded)
+        waiting = self._waiting()
+        messages = [(topic, payload) for _, topic, payload in waiting]
+
+        def on_written(n_written: int) -> None:
+            if n_written:
+                self._n_written = waiting[n_written - 1].number
+
         try:
-            await self._store.write(messages, now_s=self._clock.now_s(), on_written=written)
+            await self._store.write(messages, now_s=self._clock.now_s(), on_written=on_written)
         except Exception as error:  # noqa: BLE001 — whatever it is: what is recorded may not end what acts
             self._fault_log.report(f"{_NOT_WRITTEN}{_said(error)}")
         else:
             self._fault_log.clear()
-
-    def _on_written(self, number: int) -> None:
-        self._n_written = number
 
 
 def _said(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from controller.history.energy_history.reading import Period
 from controller.history.energy_history.report import TOO_EARLY, Entry
@@ -25,7 +25,11 @@ def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 
         return f"{used}; it is {TOO_EARLY} what was saved."
     known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
     slower = f", for {slower_text(total)} more time" if slower_text(total) else ""
-    return f"{used}, and saved {saved_text(total)} against the same work at the prior limits{slower}{known}."
+    same = f"the same work at the prior limits{slower}{known}"
+    told = _told(total)
+    if told is not None and told.amount < 0:
+        return f"{used}, and that is {_with_interval(told.negated())} more than {same}."
+    return f"{used}, and saved {saved_text(total)} against {same}."
 
 
 def used_text(entry: Entry) -> str:
@@ -40,20 +44,38 @@ def used_text(entry: Entry) -> str:
 
 def saved_text(entry: Entry) -> str:
     """Return what was saved first of all: carbon, else money, else energy; with its interval."""
+    told = _told(entry)
+    return TOO_EARLY if told is None else _with_interval(told)
+
+
+class _Saving(NamedTuple):
+    """What was saved of a quantity, half its interval, its share, and how it is written."""
+
+    amount: float
+    half: float | None
+    ratio: float | None
+    text_of: Callable[[float], str]
+
+    def negated(self) -> "_Saving":
+        """Return what was used more."""
+        return self._replace(amount=-self.amount, ratio=None if self.ratio is None else -self.ratio)
+
+
+def _told(entry: Entry) -> _Saving | None:
     if entry.saved_carbon_g is not None:
-        return _with_interval(carbon_text, entry.saved_carbon_g, entry.saved_carbon_ci90_g, entry.saved_carbon_ratio)
+        return _Saving(entry.saved_carbon_g, entry.saved_carbon_ci90_g, entry.saved_carbon_ratio, carbon_text)
     if entry.saved_cost is not None:
         text_of = partial(money_text, currency=entry.currency)
-        return _with_interval(text_of, entry.saved_cost, entry.saved_cost_ci90, entry.saved_cost_ratio)
+        return _Saving(entry.saved_cost, entry.saved_cost_ci90, entry.saved_cost_ratio, text_of)
     if entry.saved_energy_j is not None:
-        return _with_interval(energy_text, entry.saved_energy_j, entry.saved_energy_ci90_j, entry.saved_energy_ratio)
-    return TOO_EARLY
+        return _Saving(entry.saved_energy_j, entry.saved_energy_ci90_j, entry.saved_energy_ratio, energy_text)
+    return None
 
 
-def _with_interval(text_of: Callable[[float], str], amount: float, half: float | None, ratio: float | None) -> str:
-    share = "" if ratio is None else f", {100 * ratio:.1f} %"
-    ends = (text_of(amount + sign * (half or 0.0)) for sign in (-1, 1))
-    return f"{text_of(amount)}{share} (90 %: {' to '.join(ends)})"
+def _with_interval(told: _Saving) -> str:
+    share = "" if told.ratio is None else f", {100 * told.ratio:.1f} %"
+    ends = (told.text_of(told.amount + sign * (told.half or 0.0)) for sign in (-1, 1))
+    return f"{told.text_of(told.amount)}{share} (90 %: {' to '.join(ends)})"
 
 
 def slower_text(entry: Entry) -> str:

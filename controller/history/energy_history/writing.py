@@ -163,8 +163,7 @@ def _write_runs(
     connection: Connection, runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]], *, is_foreign: bool
 ) -> int:
     known = _known_runs(connection, runs)
-    growths: dict[tuple[int, int], Amounts] = {}
-    rows: list[Row] = []
+    written: dict[RunName, tuple[RunAccount, list[tuple[int, Amounts]], tuple[RunEnergy, bytes]]] = {}
     n_impossible = 0
     n_free = _n_free(connection, RUNS, 2 * MAX_RUNS) if not known.keys() >= runs.keys() else 0
     for name, records in runs.items():
@@ -177,26 +176,34 @@ def _write_runs(
             n_impossible += len(of_run)
             continue
         n_free -= found is None
-        record, payload = newest
-        number = int(found["id"]) if found else _insert_run(connection, name, (record.time_s or 0) - record.duration_s)
+        written[name] = account, of_run, newest
+    new = [(name, newest[0]) for name, (_, _, newest) in written.items() if name not in known]
+    began_s = {int(row["id"]): float(row["began_s"]) for row in known.values()}
+    numbers = {name: int(row["id"]) for name, row in known.items()} | _insert_runs(connection, new)
+    growths: dict[tuple[int, int], Amounts] = {}
+    for name, (_, of_run, _) in written.items():
         for quarter, grown in of_run:
-            _count(growths, number, quarter, grown)
-        rows.append(
-            {
-                "number": number,
-                "heard_s": account.time_s,
-                "state": record.state,
-                "final": record.final,
-                "record": payload.decode(),
-                "earlier": account.earlier,
-                **_columns(account.counted, RUN_AMOUNTS),
-            }
-        )
+            _count(growths, numbers[name], quarter, grown)
     _upsert(connection, RUN_QUARTERS, growths)
-    _update(connection, RUNS, rows)
+    _update(
+        connection, RUNS, [_run_row(numbers[name], account, *newest) for name, (account, _, newest) in written.items()]
+    )
     for (_, number), grown in growths.items():
-        _take_back(connection, number, grown)
+        _take_back(connection, number, grown, began_s=began_s.get(number, 0.0))
     return n_impossible
+
+
+def _run_row(number: int, account: RunAccount, record: RunEnergy, payload: bytes) -> Row:
+    """Return what a run's row says of its newest record."""
+    return {
+        "number": number,
+        "heard_s": account.time_s,
+        "state": record.state,
+        "final": record.final,
+        "record": payload.decode(),
+        "earlier": account.earlier,
+        **_columns(account.counted, RUN_AMOUNTS),
+    }
 
 
 def _grown(
@@ -206,7 +213,7 @@ def _grown(
     growths: list[tuple[int, Amounts]] = []
     newest = None
     for record, payload in records:
-        after, grown = run_growth(account, record)
+        after, grown = run_growth(account, record, is_foreign=is_foreign)
         if is_foreign and not is_possible_run(account, record, grown):
             continue
         if after is not account:  # else it is older than the newest
@@ -246,9 +253,21 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _insert_run(connection: Connection, name: RunName, began_s: float) -> int:
-    blank = {"began_s": began_s, "heard_s": began_s, "state": "", "final": False, "record": "", "earlier": {}}
-    return _inserted(connection, RUNS, name._asdict() | blank)
+def _insert_runs(connection: Connection, runs: Sequence[tuple[RunName, RunEnergy]]) -> dict[RunName, int]:
+    """Insert runs at once, and return their numbers: a server takes its time for each statement."""
+    if not runs:
+        return {}
+    blank = {"state": "", "final": False, "record": "", "earlier": {}}
+    began_s = [(record.time_s or 0.0) - record.duration_s for _, record in runs]
+    rows = [
+        name._asdict() | blank | {"began_s": at_s, "heard_s": at_s}
+        for (name, _), at_s in zip(runs, began_s, strict=True)
+    ]
+    connection.execute(insert(RUNS), rows)
+    names = {name for name, _ in runs}
+    columns = [RUNS.c[name] for name in ("id", *RunName._fields)]
+    found = connection.execute(select(*columns).where(RUNS.c.run.in_({name.run for name in names})))
+    return {name: number for number, *of_run in found if (name := RunName(*of_run)) in names}
 
 
 def _inserted(connection: Connection, table: Table, row: Row) -> int:
@@ -281,7 +300,11 @@ def _write_gpus(
             elif grown:
                 row = rows[name]
                 _count(growths, row["id"], quarter_of(energy.time_s), grown)
-                row |= {key: getattr(energy, key) for key in GPU_AMOUNTS}
+                is_new = row["session_s"] != session_s or (energy.energy_j or 0.0) < (
+                    _number(row.get("energy_j")) or 0.0
+                )
+                counters_of = {key: getattr(energy, key) for key in GPU_AMOUNTS}
+                row |= {key: value for key, value in counters_of.items() if is_new or value is not None}
                 row |= {"session_s": session_s, "gpu_index": energy.gpu_index, "heard_s": energy.time_s}
                 row["currency"] = _joined(row["currency"], energy.currency)
     _upsert(connection, GPU_QUARTERS, growths)
@@ -383,11 +406,15 @@ def _has_fallen(name: str, value: float | None) -> bool:
     return name in ONLY_GROWING and value is not None and value < 0
 
 
-def _take_back(connection: Connection, number: int, grown: Amounts) -> None:
-    """Take what a final record says was too much from the newest quarter-hours: none of them has used less than 0."""
+def _take_back(connection: Connection, number: int, grown: Amounts, *, began_s: float) -> None:
+    """Take what a final record says was too much from the newest quarter-hours: none of them has used less than 0.
+
+    Looks back to the day before the run began, since quarter-hours may have been merged into days.
+    """
     for name in (name for name, value in grown.items() if _has_fallen(name, value)):
         left, column = -(grown[name] or 0.0), RUN_QUARTERS.c[name]
-        of_run = (RUN_QUARTERS.c.owner == number) & (column > 0)
+        is_since = RUN_QUARTERS.c.starts_s >= began_s - 2 * DAY_S
+        of_run = is_since & (RUN_QUARTERS.c.owner == number) & (column > 0)
         newest_first = select(RUN_QUARTERS.c.starts_s, column).where(of_run).order_by(RUN_QUARTERS.c.starts_s.desc())
         for quarter, value in connection.execute(newest_first).all():
             taken = min(left, _number(value) or 0.0)

@@ -16,9 +16,10 @@ from controller.history.energy_history.recorder import FILE, PERIOD_S
 from controller.history.energy_history.schema import DECISIONS, GRID_QUARTERS
 from controller.web.app import Site
 from controller.web.config import WebConfig, WebSettings
-from controller.web.intake import MAX_RECORD_BYTES
+from controller.web.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
 from controller.web.routes import N_WAITING
 from controller.web.store import SqliteStore
+from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import encode
 from publishers.messages.reports import GridSignal, SignalValue
 from publishers.messages.topics import RunKey
@@ -151,6 +152,10 @@ async def test_a_restart_counts_nothing_that_the_broker_has_retained_twice(tmp_p
         (run_message(FINAL)[0], run_message(FINAL, user="mallory")[1]),
         (run_message(FINAL)[0], run_message(FINAL)[1] + b" " * MAX_RECORD_BYTES),
         (TOPICS.gpu("a", "GPU-0", "energy"), gpu_message(MIDNIGHT_S, 1e3, node="b")[1]),
+        (TOPICS.grid("FR", "carbon"), encode(SIGNAL)),
+        (TOPICS.grid("GB", "price"), encode(SIGNAL)),
+        (TOPICS.grid("GB", "carbon"), encode(msgspec.structs.replace(SIGNAL, kind="price"))),
+        (TOPICS.grid("GB", "carbon"), encode(msgspec.structs.replace(SIGNAL, time_s=MIDNIGHT_S - 2 * DAY_S))),
         ("gridchase/v1/user/%3Cscript%3E/job/x/run/y/energy", run_message(FINAL)[1]),
         (TOPICS.run(RunKey("a", "b", "c"), "energy"), b"\xff" * 100),
     ],
@@ -161,6 +166,33 @@ async def test_what_is_hostile_costs_a_count(topic: str, payload: bytes, tmp_pat
         served.bus.publish(*run_message(FINAL))
         assert await served.total_j() == 1e6
         assert await served.dropped("invalid") == 1
+
+
+async def test_the_zones_of_a_site_are_bounded(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        for _ in range(2):
+            for number in range(MAX_ZONES + 5):
+                signal = msgspec.structs.replace(SIGNAL, zone=f"zone-{number}", values=[])
+                served.bus.publish(TOPICS.grid(signal.zone, "carbon"), encode(signal))
+        assert await served.dropped("invalid") == 10
+
+
+async def test_health_tells_that_all_messages_are_refused_until_one_is_taken(tmp_path: Path) -> None:
+    ahead = msgspec.structs.replace(FINAL, time_s=MIDNIGHT_S + 7_200.0)
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(ahead))
+        assert (await served.get("/healthz"))[0] == 200
+        await asyncio.sleep(REFUSED_S)
+        served.bus.publish(*run_message(ahead))
+        status, health = await served.get("/healthz")
+        assert status == 503
+        assert "no message was taken for 300 s" in health["troubles"][0]
+        assert "ahead of the clock here" in health["troubles"][0]
+        served.bus.publish(*run_message(FINAL))
+        served.bus.publish(*run_message(ahead))
+        assert (await served.get("/healthz"))[0] == 200
+        await asyncio.sleep(3 * REFUSED_S)
+        assert (await served.get("/healthz"))[0] == 200, "nothing comes"
 
 
 async def test_what_is_impossible_costs_a_count(tmp_path: Path) -> None:

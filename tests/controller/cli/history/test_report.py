@@ -184,6 +184,42 @@ def test_a_page_has_the_numbers_of_the_report(
     assert "--html: shows what runs saved; leave out --by gpu" in capsys.readouterr().err
 
 
+def test_what_users_name_is_no_formula_and_the_page_tells_how_it_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = HistoryFile(tmp_path / "history.sqlite", topics=TOPICS, config=HistoryConfig(), session_s=NOON_S)
+    record = run_record(time_s=NOON_S, duration_s=60.0, energy_j=3.6e6, carbon_g=100.0)
+    history.write([run_message(measured(record, saved_ratio=-0.1), user="=1+1")], now_s=NOON_S)
+    history.close()
+    asked = ["report", "--set", f"node.state_dir={tmp_path}"]
+    assert main([*asked, "--csv"]) == 0
+    assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["name"] == "'=1+1/resnet50"
+    assert main(asked) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "used 1 kWh, 100 g CO2e, and that is 9.09 g CO2e, 10.0 % (90 %: 7.27 g CO2e to 10.9 g CO2e) more than" in shown
+    )
+    file = str(tmp_path / "deep.html")
+    assert main([*asked, "--html", file]) == 0
+    assert f"--set node.state_dir={tmp_path} --html {file}" in unescape(Path(file).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--run", ""], "--run: Expected `str` of length >= 1"),
+        (["--user", "x" * 500], "--user: Expected `str` of length <= 128"),
+        (["--url", "http://a b:9323"], "must be http://HOST:PORT"),
+        (["--url", f"http://{'a' * 70}:9323"], "must be http://HOST:PORT"),
+    ],
+)
+def test_arguments_that_are_none_are_refused(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *arguments]) == 2
+    assert why in capsys.readouterr().err
+
+
 def test_every_fault_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = ["--by", "gpu", "--user", "alice", "--month", "May", "--set", "node.state_dirr=/tmp"]
     assert main(["report", *wrong]) == 2

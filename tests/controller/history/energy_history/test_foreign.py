@@ -1,7 +1,7 @@
 """What a site believes of many controllers: nothing counts twice, and nothing that boards cannot have used."""
 
 import pytest
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, event, func, select
 
 from controller.config import Retention
 from controller.history.energy_history import writing
@@ -45,6 +45,15 @@ def test_a_restarted_controller_counts_from_nothing() -> None:
     with memory() as connection:
         assert write(connection, *counters((0, 1e5), (60, 1.2e5), (120, 1e4))) == 0
         assert gpu_j(connection) == pytest.approx(3e4)
+
+
+def test_carbon_that_is_not_known_for_a_while_counts_once() -> None:
+    readings = [(0.0, 1e5, 100.0), (60.0, 1.1e5, None), (120.0, 1.2e5, 110.0), (180.0, 1e3, None), (240.0, 2e5, 7.0)]
+    with memory() as connection:
+        for after_s, energy_j, carbon_g in readings:
+            write(connection, gpu_message(MIDNIGHT_S + after_s, energy_j, carbon_g=carbon_g))
+        total_g = connection.execute(select(func.sum(GPU_QUARTERS.c.carbon_g))).scalar()
+    assert total_g == pytest.approx(10.0 + 7.0)
 
 
 def test_two_controllers_of_one_node_and_gpu_count_as_one() -> None:
@@ -95,6 +104,70 @@ def test_a_final_record_that_comes_with_each_connection_counts_once() -> None:
         assert connection.execute(select(RUNS.c.final)).scalars().all() == [True]
 
 
+def run_at(after_s: float, duration_s: float, energy_j: float, *, final: bool = False) -> tuple[str, bytes]:
+    """Return a record of a run so many seconds after midnight."""
+    state = "finished" if final else "running"
+    record = run_record(time_s=MIDNIGHT_S + after_s, duration_s=duration_s, energy_j=energy_j, final=final, state=state)
+    return run_message(record)
+
+
+@pytest.mark.parametrize(
+    ("live", "used_j"),
+    [
+        ([(2_000.0, 60.0, 1e5), (2_100.0, 160.0, 2e5), (2_500.0, 560.0, 5e5)], 1.5e6),
+        ([(2_000.0, 3_000.0, 1.2e6), (2_100.0, 3_100.0, 1.3e6)], 1.3e6),
+        ([(2 * DAY_S, 2 * DAY_S, 1e7), (4 * DAY_S, 4 * DAY_S, 2e7)], 2e7),
+        ([(2 * DAY_S, 60.0, 1e5), (2 * DAY_S + 100.0, 160.0, 2e5)], 1.2e6),
+    ],
+    ids=["requeued", "goes on", "goes on for days", "requeued after days"],
+)
+def test_a_live_run_goes_on_where_an_old_final_record_comes_again(
+    live: list[tuple[float, float, float]], used_j: float
+) -> None:
+    final = run_at(0.0, 1_000.0, 1e6, final=True)
+    with memory() as connection:
+        write(connection, final)
+        for record in live:
+            write(connection, run_at(*record), final)
+            write(connection, final)
+        row = connection.execute(select(RUNS)).mappings().one()
+        assert [row["energy_j"], run_j(connection)] == pytest.approx([used_j, used_j])
+        assert (row["final"], row["heard_s"]) == (False, MIDNIGHT_S + live[-1][0])
+        write(connection, run_at(live[-1][0] + 60.0, live[-1][1] + 60.0, live[-1][2] + 1e5, final=True), final)
+        assert run_j(connection) == pytest.approx(used_j + 1e5)
+
+
+def test_a_final_record_of_a_clock_that_was_set_back_counts_where_it_has_used_more() -> None:
+    with memory() as connection:
+        write(connection, run_at(3_600.0, 3_600.0, 1e6), run_at(0.0, 3_700.0, 1.1e6, final=True))
+        assert run_j(connection) == pytest.approx(1.1e6)
+        assert connection.execute(select(RUNS.c.final)).scalar()
+
+
+def test_what_a_final_record_takes_back_is_sought_since_the_run_began() -> None:
+    statements: list[tuple[str, tuple[float, ...]]] = []
+    with memory() as connection:
+        write(connection, run_at(0.0, 1_000.0, 2e6))
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append((call[2], call[3])))
+        write(connection, run_at(60.0, 1_060.0, 1.5e6, final=True))
+        assert run_j(connection) == pytest.approx(1.5e6)
+        (sought,) = [each for each in statements if each[0].startswith("SELECT run_quarters.starts_s")]
+        ((*_, plan),) = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sought[0]}", sought[1]).all()
+    assert plan == "SEARCH run_quarters USING PRIMARY KEY (starts_s>?)"
+
+
+def test_many_new_runs_are_inserted_by_one_statement() -> None:
+    statements: list[str] = []
+    with memory() as connection:
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        names = [(f"r{number}", node) for number in range(100) for node in (None, "a", "b")]
+        assert (
+            write(connection, *(run_message(run_record(run=run, energy_j=1e3), node=node) for run, node in names)) == 0
+        )
+        assert sum(statement.startswith("INSERT INTO runs") for statement in statements) == 1
+        assert run_j(connection) == 3e5
+
+
 def test_an_old_record_that_a_broker_brings_back_changes_nothing() -> None:
     old = run_message(run_record(duration_s=3000.0, energy_j=9e5))
     final = run_message(
@@ -125,11 +198,20 @@ def test_two_runs_of_one_name_do_not_add_up_again_and_again() -> None:
         {"baseline_energy_j": 1e12},
         {"carbon_g": 1e9},
         {"cost": -1e15},
+        {"evidence": "measured", "cost": 1.0, "baseline_cost": 1e15},
+        {"evidence": "measured", "cost": 1e5, "carbon_g": None, "saved_ratio": 0.9},
+        {"saved_energy_ratio": 1.0},
+        {"saved_energy_ratio": -100.0},
+        {"saved_energy_ci90_ratio": 5.0},
+        {"saved_ci90_ratio": 5.0},
+        {"slowdown_ci90_ratio": 5.0},
+        {"slowdown_ratio": 1e-3},
+        {"slowdown_ratio": 1e3},
     ],
 )
-def test_a_run_beyond_physics_leaves_no_row(changes: dict[str, float]) -> None:
+def test_a_run_beyond_physics_leaves_no_row(changes: dict[str, float | str | None]) -> None:
     with memory() as connection:
-        assert write(connection, run_message(run_record(**{"duration_s": 60.0, "energy_j": 1e4} | changes))) == 1
+        assert write(connection, run_message(run_record(**{"duration_s": 60.0, "energy_j": 1e4, **changes}))) == 1
         assert connection.execute(select(func.count()).select_from(RUNS)).scalar() == 0
 
 

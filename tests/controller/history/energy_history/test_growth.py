@@ -137,6 +137,14 @@ def test_a_price_gives_the_baseline_of_the_cost_by_the_share_that_was_saved() ->
     assert (grown["compared_cost"], grown["baseline_cost"], grown["baseline_carbon_g"]) == (8.0, 10.0, None)
 
 
+def test_the_baseline_of_the_cost_is_that_of_the_record() -> None:
+    record = measured(run_record(duration_s=900.0, energy_j=1e6, carbon_g=100.0, cost=8.0), saved_ratio=0.2)
+    for carbon_g in (100.0, None):  # without carbon, the share that was saved is of the cost
+        told = msgspec.structs.replace(record, carbon_g=carbon_g, baseline_cost=9.0)
+        (grown,) = grown_by(told)
+        assert (grown["compared_cost"], grown["baseline_cost"]) == (8.0, 9.0)
+
+
 @pytest.mark.parametrize("back_s", [HOUR_S, LATE_S / 2, LATE_S * 2])
 def test_a_record_that_has_used_more_counts_also_where_the_clock_was_set_back(back_s: float) -> None:
     newest = run_record(time_s=MIDNIGHT_S, duration_s=900.0, energy_j=1e6)

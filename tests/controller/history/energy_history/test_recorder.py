@@ -1,7 +1,7 @@
 """The recorder: a bounded queue, writes in batches, and a disk that fails or hangs, which nobody waits for."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -159,6 +159,42 @@ async def test_what_was_written_after_the_deadline_is_not_written_again(tmp_path
     await recorder.close()
     assert (recorder.fault, recorder.n_waiting) == ("", 0)
     assert read_history(tmp_path / "history.sqlite", energies_j) == [2e3]
+
+
+class FailingServer:
+    """A server that takes some messages, and fails."""
+
+    name = "server"
+
+    def __init__(self, n_taken: int) -> None:
+        self.n_taken = n_taken
+        self.taken: list[tuple[str, bytes]] = []
+
+    async def write(
+        self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[int], None]
+    ) -> None:
+        """Take some, and fail if there are more."""
+        del now_s
+        some = messages[: self.n_taken]
+        self.taken += some
+        on_written(len(some))
+        if len(messages) > self.n_taken:
+            raise OSError(5, "the server has gone")
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+
+async def test_what_is_written_of_a_batch_that_fails_is_not_written_again() -> None:
+    server = FailingServer(3)
+    recorder = HistoryRecorder(server, clock=LoopClock())
+    sent = [run_message(run_record(run=f"r{n}")) if n % 2 else limit_message(MIDNIGHT_S + n) for n in range(8)]
+    for message in sent:
+        recorder.record(*message)
+    for n_waiting in (5, 2, 0):
+        await recorder.flush()
+        assert (recorder.n_waiting, bool(recorder.fault)) == (n_waiting, n_waiting > 0)
+    assert server.taken == sent
 
 
 async def test_the_end_waits_for_a_disk_that_hangs_for_a_bounded_time(
