@@ -30,6 +30,7 @@ NOT_RUN: Final = {
     "pip install .": "the same",
     "gridchase demo --recurrences 20": "takes a minute; in test_demo_recurrences.py",
     "gridchase signal --provider energy-charts --zone DE": "asks the network; in test_signal_verb.py",
+    "gridchase web": "serves until it is stopped; in test_web.py",
     "make test": "would run itself",
     "make check": "runs beside the tests",
     "make docs": "runs in `make check`",
