@@ -17,8 +17,8 @@ from controller.web.charts.ticks import number_text
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
 from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
 
-MAX_ROWS: Final = 30
-"""More would not fit on two sheets: those that used most are shown."""
+MAX_ROWS: Final = 31
+"""A month of days; more would not fit on two sheets: those that used most are shown, and of days the last ones."""
 _UNKNOWN: Final = "not known"
 
 
@@ -57,14 +57,14 @@ class _Quantity(NamedTuple):
     used: float | None
     baseline: float | None
     saved: float | None
-    ci90: float
+    ci90: float | None
     saved_ratio: float | None
     text_of: Callable[[float], str]
 
     @property
     def interval(self) -> str:
         """Return the 90 % interval of what was saved."""
-        return _range(*(self.text_of((self.saved or 0.0) + sign * self.ci90) for sign in (-1, 1)))
+        return _range(*(self.text_of((self.saved or 0.0) + sign * (self.ci90 or 0.0)) for sign in (-1, 1)))
 
 
 def render_report(page: ReportPage) -> str:
@@ -88,23 +88,30 @@ def render_report(page: ReportPage) -> str:
 
 
 def _quantities(entry: Entry) -> list[_Quantity]:
-    """Return the quantities of a line that are known to have been used, the one that is told first at the beginning."""
+    """Return the quantities of a line that are known to have been used, the one that is told first at the beginning.
+
+    What was saved is too early to tell without its interval.
+    """
     text_of = partial(money_text, currency=entry.currency)
     carbon, cost, energy = (
         _Quantity(
-            "CO₂e", entry.carbon_g, entry.baseline_carbon_g, entry.saved_carbon_g, entry.saved_carbon_ci90_g or 0.0,
+            "CO₂e", entry.carbon_g, entry.baseline_carbon_g, entry.saved_carbon_g, entry.saved_carbon_ci90_g,
             entry.saved_carbon_ratio, carbon_text,
         ),
         _Quantity(
-            "Cost", entry.cost, entry.baseline_cost, entry.saved_cost, entry.saved_cost_ci90 or 0.0,
+            "Cost", entry.cost, entry.baseline_cost, entry.saved_cost, entry.saved_cost_ci90,
             entry.saved_cost_ratio, text_of,
         ),
         _Quantity(
-            "Energy", entry.energy_j, entry.baseline_energy_j, entry.saved_energy_j, entry.saved_energy_ci90_j or 0.0,
+            "Energy", entry.energy_j, entry.baseline_energy_j, entry.saved_energy_j, entry.saved_energy_ci90_j,
             entry.saved_energy_ratio, energy_text,
         ),
     )  # fmt: skip
-    return [quantity for quantity in (carbon, cost, energy) if quantity.used is not None]
+    return [
+        quantity if quantity.ci90 is not None else quantity._replace(saved=None)
+        for quantity in (carbon, cost, energy)
+        if quantity.used is not None
+    ]
 
 
 def _told(entry: Entry) -> _Quantity | None:
@@ -137,12 +144,13 @@ def _comparison(total: Entry) -> Markup:
         if quantity.baseline is not None and quantity.saved is not None
     ]
     if total.baseline_duration_s and total.slowdown_ratio and total.slowdown_ci90_ratio is not None:
+        change = total.slowdown_ratio - 1
         lower, upper = (total.slowdown_ratio - 1 + sign * total.slowdown_ci90_ratio for sign in (-1, 1))
         rows.append((
             "Time",
             _typeset(duration_text(total.baseline_duration_s * total.slowdown_ratio)),
             _typeset(duration_text(total.baseline_duration_s)),
-            _typeset(f"{_percent(total.slowdown_ratio - 1)} more time"),
+            _typeset(f"{_percent(abs(change))} {'less' if change < 0 else 'more'} time"),
             _range(_percent(lower), _percent(upper)),
         ))  # fmt: skip
     return render_table(("", "with gridchase", "same work at the prior limits", "saved", "90 % interval"), rows)
@@ -154,7 +162,9 @@ def _by_day(page: ReportPage) -> Chart:
     days = [{quantity.name: quantity for quantity in _quantities(day)}.get(name) for day in page.days]
     used = [(day.used or 0.0) / size if day else 0.0 for day in days]
     known = [
-        (place, day.saved / size, day.ci90 / size) for place, day in enumerate(days) if day and day.saved is not None
+        (place, day.saved / size, (day.ci90 or 0.0) / size)
+        for place, day in enumerate(days)
+        if day and day.saved is not None
     ]
     bars = [
         Bars(
@@ -201,11 +211,13 @@ def _day_unit(page: ReportPage) -> tuple[str, str, float]:
 
 
 def _rows(page: ReportPage) -> Iterator[Markup]:
-    """Yield the lines and their sum as a table; of many, those that used most."""
+    """Yield the lines and their sum as a table; of many, those that used most, and of days the last ones."""
     if not page.rows:
         return
     shown = list(page.rows)
-    if len(shown) > MAX_ROWS:
+    if page.by == "day":
+        shown = shown[-MAX_ROWS:]
+    elif len(shown) > MAX_ROWS:
         shown = sorted(shown, key=lambda row: -(row.energy_j or 0.0))[:MAX_ROWS]
     yield element("h2", escaped(f"By {page.by}"))
     yield render_table(
@@ -215,7 +227,8 @@ def _rows(page: ReportPage) -> Iterator[Markup]:
     )
     if len(page.rows) > MAX_ROWS:
         left_out = number_text(len(page.rows) - MAX_ROWS)
-        yield element("p", escaped(f"{left_out} more, which used less, are in the sum."), class_="note")
+        which = "earlier ones" if page.by == "day" else "more, which used less,"
+        yield element("p", escaped(f"{left_out} {which} are in the sum."), class_="note")
 
 
 def _cells(row: Entry) -> tuple[str, ...]:

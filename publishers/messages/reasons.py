@@ -1,21 +1,21 @@
-"""What each reason code of a limit change says, in at most 48 characters: for terminals, logs and dashboards.
+"""What each reason code of a limit change says, in at most 38 characters: for terminals, logs and dashboards.
 
 The codes are explained in docs/how-it-works.md. They are stable; these words are not.
 """
 
 from typing import Final
 
-MAX_SHORT: Final = 48
+MAX_SHORT: Final = 38
 SHORT_REASONS: Final = {
-    "profiling": "measuring power and speed at this limit",
-    "refining": "comparing this limit with the planned one",
+    "profiling": "measuring at this limit",
+    "refining": "comparing with the planned limit",
     "profiling_paused": "measurement interrupted; full power",
     "not_profiled": "cannot measure this job; full power",
     "slowdown_signal": "following the grid in the allowed time",
     "slowdown_static": "least energy in the allowed time",
-    "deadline_signal": "following the grid, in time for the deadline",
+    "deadline_signal": "following the grid until the deadline",
     "deadline_static": "least energy in time for the deadline",
-    "pause_asked": "asked to pause until cleaner, cheaper hours",
+    "pause_asked": "asked to pause until better hours",
     "paused_in_bad_hours": "paused until cleaner, cheaper hours",
     "slow_in_bad_hours": "slow until cleaner, cheaper hours",
     "budget_signal": "following the grid within the budget",
@@ -24,16 +24,16 @@ SHORT_REASONS: Final = {
     "over_budget": "budget too small; least energy",
     "cost_unknown": "cost so far unknown; full power",
     "length_unknown": "length of the run unknown; no plan",
-    "eta_signal": "best trade-off by eta, following the grid",
+    "eta_signal": "following the grid, weighted by eta",
     "eta_static": "best trade-off by eta",
-    "signal_fallback": "following the grid by a fallback provider",
-    "signal_held": "following the last known value of the grid",
+    "signal_fallback": "grid data from a fallback provider",
+    "signal_held": "following the grid's last known value",
     "signal_forecast": "following our own forecast of the grid",
     "signal_stale": "grid data too old; planned without",
     "signal_absent": "no grid data; planned without",
     "kept_dwell": "kept: changed a moment ago",
     "kept_small_gain": "kept: a change would save too little",
-    "enforced_changed": "another limiter of the board has stepped in",
+    "enforced_changed": "the board enforces another limit",
     "limit_reset": "reset by the driver; written again",
     "observe_mode": "observe mode: planned, not written",
     "write_ignored": "the driver ignored the limit",
@@ -52,22 +52,22 @@ SHORT_REASONS: Final = {
     "shared": "another tenant computes on this GPU",
     "claim_unrelated": "the limit has no effect on this run",
     "waiting_for_ranks": "waiting for the other ranks",
-    "other_gpu_not_ours": "another GPU of the run cannot be limited",
+    "other_gpu_not_ours": "a GPU of the run cannot be limited",
     "slack_shared": "waits for a slower GPU anyway",
     "no_leader": "no plan from the node of rank 0",
     "leader_silent": "the node of rank 0 has fallen silent",
     "idle": "no iterations; prior limit",
     "run_at_its_end": "all iterations done; prior limit",
-    "run_finished": "the run has ended; prior limit restored",
-    "run_lost": "the training has vanished; prior limit restored",
-    "lease_ended": "the training is silent; prior limit restored",
+    "run_finished": "run ended; prior limit restored",
+    "run_lost": "training lost; prior limit restored",
+    "lease_ended": "training silent; prior limit restored",
     "restored_late": "prior limit restored at last",
-    "controller_stopped": "controller stopped; prior limit restored",
+    "controller_stopped": "controller ended; prior limit restored",
 }
 
 
 def short_reason(code: str) -> str:
-    """Return what a reason code says, in at most 48 characters; of an unknown one its own words.
+    """Return what a reason code says, in at most 38 characters; of an unknown one its own words.
 
     >>> short_reason("run_finished_failed")
     'the prior limit could not be restored'

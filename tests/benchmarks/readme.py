@@ -8,6 +8,7 @@ with it.
 import asyncio
 import re
 import sys
+import textwrap
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -30,6 +31,8 @@ README: Final = ROOT / "README.md"
 PICTURE: Final = ROOT / "docs" / "images" / "demo.svg"
 CHART: Final = ROOT / "docs" / "images" / "grid.svg"
 WIDTH: Final = 80
+END_WIDTH: Final = 100
+"""Of the README: the line at the end of a run is wrapped."""
 PICTURED_AT: Final = 0.8
 """The share of the work that is done in the picture."""
 
@@ -118,7 +121,7 @@ def shown() -> tuple[dict[str, str], dict[Path, str]]:
     result = play(DemoOptions(), view=partial(camera.show, console=console))
     print_day_result(result, console)
     text, _, _ = course.getvalue().partition("The table holds")
-    end = f"gridchase: {summarize(JOB, RUN, result.published, unmeasured=('', ''))}"
+    end = textwrap.fill(f"gridchase: {summarize(JOB, RUN, result.published, unmeasured=('', ''))}", END_WIDTH)
     blocks = {"demo output": text, "end of the run": end}
     texts = {name: "\n".join(map(str.rstrip, block.rstrip().split("\n"))) for name, block in blocks.items()}
     return texts, {PICTURE: camera.svg, CHART: chart_of(camera)}

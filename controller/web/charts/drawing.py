@@ -5,6 +5,7 @@ Only paths need a drawing of their own with a viewBox, which is stretched to the
 """
 
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -18,7 +19,8 @@ LABEL_EM: Final = 0.8
 """Size of the letters in a chart, in the page's font (as in the style sheet)."""
 NARROW_EM: Final = 26.0
 """The width of a panel on a phone, in the letters of its ticks: what has no room there is of class `wide`."""
-_LETTER_EM: Final = 0.55
+LETTER_EM: Final = 0.55
+"""The usual width of a letter, in their size."""
 _LINE_EM: Final = 1.15
 _END_RATIO: Final = 0.97
 """A line that goes on so far has its name at its end."""
@@ -81,8 +83,8 @@ class Frame:
                 yield from self._points(mark)
             case Rule(axis="x"):
                 yield from self._vertical(mark)
-            case Rule():
-                y = _percent(1 - self._y.place_ratio(mark.value))
+            case Rule() if 0 <= (y_ratio := self._y.place_ratio(mark.value)) <= 1:
+                y = _percent(1 - y_ratio)
                 yield _straight(("0", y), ("100%", y), f"rule c-{mark.colour}", _DASHES[mark.dash])
             case _:
                 return
@@ -97,7 +99,8 @@ class Frame:
     def _bars(self, bars: Bars) -> Iterator[Markup]:
         ratios = sorted(self._x.place_ratio(x) for x in bars.xs if is_drawable(x))
         apart_ratio = min((b - a for a, b in pairwise(ratios) if b > a), default=0.2)
-        apart_ratio = min(apart_ratio, abs(self._x.place_ratio(self._x.lower + 1) - self._x.place_ratio(self._x.lower)))
+        if self._x.has_names:
+            apart_ratio = min(apart_ratio, self._x.place_ratio(self._x.lower + 1))
         width_ratio = _BAR_RATIO * apart_ratio
         bottoms = bars.bottoms or [0.0] * len(bars.ys)
         kind = f"bar c-{bars.colour}{' tinted' if bars.is_tinted else ''}"
@@ -222,7 +225,7 @@ class _Room:
     def take(self, place: Place, text: str) -> tuple[int, int] | None:
         """Take the first free corner beside a point: 1 is right or below, -1 left or above; None: none is free."""
         for to_right, to_below in _CORNERS:
-            length_em = _LETTER_EM * len(text)
+            length_em = LETTER_EM * len(text)
             left_em = place[0] * self._width_em + (_BESIDE_EM if to_right > 0 else -_BESIDE_EM - length_em)
             right_em, middle_em = left_em + length_em, (1 - place[1]) * self._height_em + _ABOVE_EM * to_below
             if left_em >= 0 and right_em <= self._width_em and self._is_free(left_em, right_em, middle_em):
@@ -248,14 +251,28 @@ def _between(begin: Place, end: Place) -> Iterator[Place]:
         yield begin[0] + share * (end[0] - begin[0]), begin[1] + share * (end[1] - begin[1])
 
 
-def draw_panel(panel: Panel, x_axis: Axis, x_scale: Scale, *, has_x_ticks: bool) -> Markup:
-    """Return the content of a panel's SVG element."""
+def letters_of(text: str) -> int:
+    """Return how many letters of the usual width are as long as a text."""
+    wide = sum(2 if unicodedata.east_asian_width(letter) in "FW" else 1 for letter in text)
+    return wide + math.ceil(0.6 * sum(letter in "MWmw@" for letter in text))
+
+
+def cut(text: str, max_letters: int) -> str:
+    """Return a text, or as much of it as is no longer than so many letters."""
+    if letters_of(text) <= max_letters:
+        return text
+    n_kept = max(n for n in range(len(text)) if n == 0 or letters_of(text[:n]) <= max_letters - 1)
+    return f"{text[:n_kept].rstrip()}…"
+
+
+def draw_panel(panel: Panel, x_axis: Axis, x_scale: Scale, *, has_x_ticks: bool, beside_letters: int) -> Markup:
+    """Return the content of a panel's SVG element; `beside_letters` have room on its right."""
     if not has_data(panel):
         return _text("no data yet", 0.5, 0.5, "middle")
     scale = y_scale(panel.axis, panel.marks)
     frame = Frame(x_scale, scale, panel.height_em)
     ends = (
-        _text(label.text, 1.0, label.y_ratio, f"beside c-{label.colour}", dx_em=0.5)
+        _text(cut(label.text, beside_letters), 1.0, label.y_ratio, f"beside c-{label.colour}", dx_em=0.5)
         for label in frame.end_labels(panel)
     )
     return joined([

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from controller.web.charts.document import render_table
-from controller.web.charts.drawing import Frame, draw_panel, draw_swatch
+from controller.web.charts.drawing import Frame, draw_panel, draw_swatch, letters_of
 from controller.web.charts.marks import (
     Axis,
     Band,
@@ -20,20 +20,22 @@ from controller.web.charts.marks import (
     TimeAxis,
 )
 from controller.web.charts.markup import Markup, element, escaped
-from controller.web.charts.scales import Scale, x_scale, y_scale
+from controller.web.charts.scales import Scale, is_time, x_scale, y_scale
 from controller.web.charts.ticks import number_text, time_text
 
 MAX_ROWS: Final = 200
 _BESIDE_EM: Final = (5, 8, 12)
 """What is free on the right for the names of lines, where a style says so."""
 _LETTERS_PER_EM: Final = 2.1
+_MAX_LETTERS: Final = int(_BESIDE_EM[-1] * _LETTERS_PER_EM)
+"""A longer name is cut beside its line, and whole in the key."""
 
 
 def render_chart(chart: Chart) -> Markup:
     """Return a chart as a figure, HTML, which fills whatever width it gets."""
     scale = x_scale(chart)
     named = {name for panel in chart.panels for name in _named_beside(panel, scale)}
-    length = max(map(len, named), default=0)
+    length = max(map(letters_of, named), default=0)
     room = next((em for em in _BESIDE_EM if em * _LETTERS_PER_EM >= length), _BESIDE_EM[-1])
     return element(
         "figure",
@@ -65,7 +67,7 @@ def _panel(chart: Chart, scale: Scale, panel: Panel, place: int) -> Iterator[Mar
     has_rule = any(isinstance(mark, Rule) and mark.axis == "x" and mark.name for mark in panel.marks)
     yield element("p", escaped(panel.axis.label), class_="unit raised" if has_rule else "unit")
     is_last = place == len(chart.panels) - 1
-    drawn = draw_panel(panel, chart.x_axis, scale, has_x_ticks=is_last)
+    drawn = draw_panel(panel, chart.x_axis, scale, has_x_ticks=is_last, beside_letters=_MAX_LETTERS)
     yield element("svg", drawn, class_="plot", height=f"{panel.height_em:g}em", aria_hidden="true")
 
 
@@ -77,7 +79,7 @@ def _key(chart: Chart, named: set[str]) -> Iterator[Markup]:
         if is_named_there or (mark.name, mark.colour) in seen:
             continue
         seen.add((mark.name, mark.colour))
-        kind = "beside" if mark.name in named else None
+        kind = "beside" if mark.name in named and letters_of(mark.name) <= _MAX_LETTERS else None
         yield element("li", draw_swatch(mark), escaped(mark.name), class_=kind)
 
 
@@ -107,7 +109,7 @@ def _heading(mark: Line | Band | Bars | Points, panel: Panel) -> str:
 def _x_text(x: float, axis: Axis) -> str:
     match axis:
         case TimeAxis():
-            return time_text(x, axis.zone)
+            return time_text(x, axis.zone) if is_time(x) else "not known"
         case NameAxis():
             return axis.names[int(x)] if 0 <= x < len(axis.names) else ""
         case NumberAxis():

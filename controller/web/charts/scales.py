@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from controller.web.charts.marks import (
@@ -28,6 +29,9 @@ LONE_TIME_S: Final = 3_600.0
 """On either side of a single time."""
 _EQUAL_LOG: Final = 1e-9
 """Of two values on a logarithmic axis that are one."""
+_FIRST_TIME_S: Final = datetime(1900, 1, 1, tzinfo=UTC).timestamp()
+_LAST_TIME_S: Final = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
+"""What is beyond, as milliseconds would be, is no time of a training: a gap."""
 _HUGE: Final = 1e300
 """Beyond it, sums overflow, and below its inverse a logarithmic axis ends: such a value is a gap."""
 
@@ -39,10 +43,12 @@ class Scale:
     lower: float
     upper: float
     is_log: bool = False
+    is_time: bool = False
+    has_names: bool = False
 
     def place_ratio(self, value: float) -> float:
         """Return where a value is, 0 at the lower end and 1 at the upper; NaN: nowhere."""
-        if not is_drawable(value, is_log=self.is_log):
+        if not is_drawable(value, is_log=self.is_log) or (self.is_time and not is_time(value)):
             return math.nan
         if self.is_log:
             lower_log, upper_log = math.log(self.lower), math.log(self.upper)
@@ -55,15 +61,21 @@ def is_drawable(value: float, *, is_log: bool = False) -> bool:
     return abs(value) < _HUGE and (value > 1 / _HUGE or not is_log)  # false for NaN
 
 
+def is_time(value: float) -> bool:
+    """Return whether a time has a place on an axis [Unix s]."""
+    return _FIRST_TIME_S <= value <= _LAST_TIME_S  # false for NaN
+
+
 def x_scale(chart: Chart) -> Scale:
     """Return the scale of all panels' x axis."""
     axis = chart.x_axis
     if isinstance(axis, NameAxis):
-        return Scale(-0.5, max(len(axis.names), 1) - 0.5)
+        return Scale(-0.5, max(len(axis.names), 1) - 0.5, has_names=True)
     values = (value for panel in chart.panels for mark in panel.marks for value in _x_values(mark))
     if isinstance(axis, NumberAxis):
         return _scale(axis, values, has_room=any(isinstance(m, Points) for panel in chart.panels for m in panel.marks))
-    return _scale(NumberAxis(), values, has_room=False, lone_half=LONE_TIME_S)
+    times = [value for value in values if is_time(value)]
+    return replace(_scale(NumberAxis(), times, has_room=False, lone_half=LONE_TIME_S), is_time=True)
 
 
 def y_scale(axis: NumberAxis, marks: Iterable[Mark]) -> Scale:

@@ -70,14 +70,14 @@ main{max-width:60rem;margin:1rem auto;padding:1rem 1.4rem;background:var(--card)
 border:1px solid var(--edge);border-radius:.6rem}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .8rem}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}
 .note{color:var(--second);font-size:.87rem}code{overflow-wrap:anywhere}bdi,td,th{unicode-bidi:isolate}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+h1,h2,p,li{overflow-wrap:anywhere}.scroll{overflow-x:auto;position:relative}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
 th{font-weight:600;color:var(--second);font-size:.87rem}.name{text-align:left}
 td.name{overflow-wrap:anywhere;min-width:5em}tr.sum td{font-weight:600}
 tr.faint td{color:var(--prior)}tr.next td{background:color-mix(in srgb,var(--power) 12%,transparent)}
 p.next{border-left:4px solid var(--power);padding:.4rem 1rem}
 @media (max-width:640px){main{margin:0;border:0;border-radius:0;padding:.8rem}
-table,tbody,tr,td{display:block}thead{position:absolute;clip-path:inset(50%)}
+table,tbody,tr,td{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
 text-align:right;overflow-wrap:anywhere}

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from controller.web.charts.drawing import draw_panel
+from controller.web.charts.drawing import LABEL_EM, LETTER_EM, draw_panel
 from controller.web.charts.marks import Chart
 from controller.web.charts.markup import Markup, element, escaped, joined
 from controller.web.charts.scales import x_scale
@@ -23,10 +23,12 @@ def render_svg(chart: Chart, *, width: int = 800, beside: int = 110) -> str:
     """Return a chart as an SVG file, `width` pixels wide, of which `beside` on the right are for the names of lines."""
     scale = x_scale(chart)
     parts, top = [], _TITLE
+    beside_letters = int(beside / (FONT_PX * LABEL_EM * LETTER_EM)) - 1
     for place, panel in enumerate(chart.panels):
         height = panel.height_em * FONT_PX
         parts.append(element("text", escaped(panel.axis.label), class_="unit", x="14", y=f"{top + 14:g}"))
-        drawn = draw_panel(panel, chart.x_axis, scale, has_x_ticks=place == len(chart.panels) - 1)
+        is_last = place == len(chart.panels) - 1
+        drawn = draw_panel(panel, chart.x_axis, scale, has_x_ticks=is_last, beside_letters=beside_letters)
         parts.append(
             element(
                 "svg",

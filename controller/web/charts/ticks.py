@@ -92,7 +92,7 @@ def time_ticks(lower: float, upper: float, zone: tzinfo) -> list[Tick]:
             return list(_clock_ticks(lower, upper, zone, minutes))
     days = next((days for days in _DAY_STEPS if span / timedelta(days=days) <= _MAX_TICKS), None)
     stride = days or _DAY_STEPS[-1] * math.ceil(span / timedelta(days=_DAY_STEPS[-1] * _MAX_TICKS))
-    found = [midnight for midnight in _midnights(lower, upper, zone) if midnight.toordinal() % stride == 0]
+    found = list(_midnights(lower, upper, zone, stride))
     by_name = span <= timedelta(days=_WEEKDAYS_UP_TO_DAYS)
     return [Tick(at.timestamp(), f"{at:%a}" if by_name else _date_text(at, span)) for at in found]
 
@@ -106,12 +106,13 @@ def _clock_ticks(lower: float, upper: float, zone: tzinfo, minutes: int) -> Iter
                 yield Tick(at.timestamp(), f"{at:%H:%M}" if minute else f"{at:%a}")
 
 
-def _midnights(lower: float, upper: float, zone: tzinfo) -> Iterator[datetime]:
+def _midnights(lower: float, upper: float, zone: tzinfo, stride: int = 1) -> Iterator[datetime]:
+    """Yield the midnights of each so many days, the first one at most a day before the lower time."""
     at = datetime.fromtimestamp(lower, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    at += timedelta(days=-at.toordinal() % stride)
     while at.timestamp() <= upper:
-        if at.timestamp() >= lower - 86_400:
-            yield at
-        at += timedelta(days=1)
+        yield at
+        at += timedelta(days=stride)
 
 
 def _date_text(at: datetime, span: timedelta) -> str:

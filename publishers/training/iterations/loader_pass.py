@@ -19,7 +19,8 @@ line says, and its steps do not count. A pass that has asked for nothing for lon
 """
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -52,6 +53,10 @@ MAX_STEPLESS_PASSES: Final = 4
 """Passes over one loader in a row without a step: that many are no validations."""
 SKIPPED_NS: Final = 50_000
 """PyTorch computes no gradients in less: a batch that was held so briefly was skipped, to resume within an epoch."""
+MAX_PREEMPTED_NS: Final = 100_000_000
+"""For no longer is a thread kept from its CPU, which looks like a step: the period of a container's CPU quota."""
+MAX_SKIPPED_PASSES: Final = 4
+"""Passes of skipped batches, after which a line says that they do not count."""
 MAX_SKIPPED: Final = 65_536
 """Batches of one pass that may have been skipped, whose times are kept."""
 _MAX_KEPT_PASSES: Final = 8
@@ -60,18 +65,43 @@ LEFT_NS: Final = 30_000_000_000
 LEFT_REQUESTS: Final = 20
 
 
+class Holds:
+    """For how long batches were held: the mean of many without the longest one, when the thread was preempted."""
+
+    __slots__ = ("_held_ns", "_longest_ns", "_n")
+
+    def __init__(self, holds_ns: Iterable[int] = ()) -> None:
+        self._n = self._held_ns = self._longest_ns = 0
+        for held_ns in holds_ns:
+            self.add(held_ns)
+
+    def add(self, held_ns: int) -> None:
+        """Add one [ns]."""
+        self._n += 1
+        self._held_ns += held_ns
+        self._longest_ns = max(self._longest_ns, held_ns)
+
+    @property
+    def are_of_steps(self) -> bool:
+        """Return whether they lasted as long as steps do."""
+        rest_ns = self._held_ns - min(self._longest_ns, MAX_PREEMPTED_NS)
+        return self._longest_ns >= SKIPPED_NS and rest_ns >= SKIPPED_NS * (self._n - 1)
+
+
 class LoaderPasses:
     """The passes over loaders whose iterations one recorder records; finds out that no steps come while batches do.
 
     Without a step, batches may be those of validations. So steps are given up only after many of them, after a second
     pass over one loader, or after a minute; where steps were seen before, after more. What was asked for until then is
-    counted, if no step was ever seen: without the batches that were skipped at the beginning of a pass, before one was
-    held for as long as a step takes, and without passes of nothing else. A minute of such batches is no resumption.
+    counted, if no step was ever seen: without the batches that were skipped at the beginning of a pass, before several
+    were held for as long as steps take, and without passes of nothing else. A minute of such batches is no resumption.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.has_gradients = False
+        self.holds = Holds()  # of all passes in which batches may have been skipped
+        self.n_skipped = 0  # of the passes, as a whole
         self._elsewhere: list[tuple[Source, LoaderPass]] = []
         """Loaders that are not recorded while the thread of a pass trains."""
         self._stepless: list[LoaderPass] = []  # the last ones that ended without a step since the last iteration
@@ -164,7 +194,7 @@ class LoaderPass:
         has_gradients: whether PyTorch computed gradients when it asked for its second batch.
         n_idle: the batches it has asked for since the last iteration ended, about.
         n_ended: the iterations that had ended then.
-        is_skipping: whether steps are awaited, and no batch so far was held for as long as a step takes.
+        is_skipping: whether steps are awaited, and batches so far were not held for as long as steps take.
         thread: that goes through it.
     """
 
@@ -189,6 +219,8 @@ class LoaderPass:
         self._is_started = self._is_cut = self.is_skipping = False
         self._unskipped = self._n_merged = 0  # the first of the times after skipping; the times that were not kept
         self._resume = 0
+        self._last_holds_ns: deque[int] = deque(maxlen=LOOK)
+        self._first_long: int | None = None  # the first of the times whose batch was held for long
         self._begin_ns: int | None = None
         self._is_nested = any(one.counts for one in recorder.passes)
         recorder.hold(self)
@@ -273,8 +305,11 @@ class LoaderPass:
             if self.counts:
                 self.chunk.marks.append(now_ns)
             return
-        self.is_skipping = self._recorder.awaits_steps and now_ns - self.times[0] < SKIPPED_NS
-        self.times.append(now_ns)
+        self.is_skipping = self._recorder.awaits_steps
+        if self.is_skipping:
+            self.ask(self.times[0], now_ns)
+        else:
+            self.times.append(now_ns)
         if not self.is_training:
             self._recorder.interrupt()
             self._resume = 0
@@ -282,20 +317,54 @@ class LoaderPass:
 
     def ask(self, received_ns: int, asked_ns: int) -> None:
         """Take note, while batches may be skipped, that one was received and the next one asked for [ns]."""
-        if self.is_skipping and asked_ns - received_ns >= SKIPPED_NS:
-            self.is_skipping = False
-            self._unskipped = self._resume = len(self.times) - 1
-            self.n_idle, self._n_read = 0, len(self.times)
+        if self.is_skipping:
+            self._add_hold(asked_ns - received_ns)
         if self.is_skipping and len(self.times) >= MAX_SKIPPED:
             self._n_merged += 1
             self.times[-1] = asked_ns
         else:
             self.times.append(asked_ns)
 
+    def _add_hold(self, held_ns: int) -> None:
+        self._passes.holds.add(held_ns)
+        self._last_holds_ns.append(held_ns)
+        if held_ns < SKIPPED_NS:
+            return
+        if self._first_long is None:
+            self._first_long = len(self.times) - 1
+        if len(self._last_holds_ns) == LOOK:
+            self._end_skipping(len(self.times) - 1)
+
+    def _end_skipping(self, last: int) -> None:
+        """Take note that batches are not skipped any more, if the last ones or all were held for as long as steps.
+
+        Args:
+            last: which of the times is that of the last batch that was held.
+        """
+        holds_ns = self._last_holds_ns
+        if Holds(holds_ns).are_of_steps:
+            n_since = next(len(holds_ns) - place for place, held_ns in enumerate(holds_ns) if held_ns >= SKIPPED_NS)
+            first = last if self._n_merged else max(last + 1 - n_since, 0)
+        elif self._first_long is not None and self._passes.holds.are_of_steps:
+            first = self._first_long
+        else:
+            return
+        self.is_skipping = False
+        self._unskipped, self._resume = first, max(self._resume, first)
+        self.n_idle, self._n_read = 0, first + 1
+
     def _finish(self) -> None:
-        """Take note that there are no more batches: where none was held for long, the whole pass was skipped."""
+        """Take note that there are no more batches: where they were not held for long, the whole pass was skipped."""
+        if self.is_skipping:
+            self._end_skipping(len(self.times) - 2)
         if self.is_skipping:
             self.n_idle, self._n_read = 0, len(self.times)
+            self._passes.n_skipped += 1
+            if self._passes.n_skipped > MAX_SKIPPED_PASSES:
+                warn_once(
+                    "whole passes over a loader do not count, since each batch was held for less than 0.05 ms, as where"
+                    " they are skipped to resume: call Publisher.iteration() after each step, if they are trained on"
+                )
 
     def start_paused(self) -> None:
         """Begin to count, if it has only handed out its first batch, since its iteration ends now."""
@@ -403,7 +472,7 @@ class LoaderPass:
                 self._log.is_sealed = True
             self.times, self._log = self.times[-1:], None
             self._resume = self._n_read = 1
-            self._unskipped = 0
+            self._unskipped, self.is_skipping = 0, False
             self._publish_log()
         self._n_before = len(self.times) + self._n_merged
 

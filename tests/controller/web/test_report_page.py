@@ -4,6 +4,7 @@ import re
 from html import unescape
 
 import pytest
+from msgspec.structs import replace
 
 from controller.history.energy_history.report import TOO_EARLY, Entry
 from controller.web.report_page import MAX_ROWS, ReportPage, render_report
@@ -39,13 +40,13 @@ def entry(name: str, *, energy_j: float = 3.6e9, saved_ratio: float | None = 0.1
     )
 
 
-def page_of(total: Entry, rows: list[Entry] | None = None, days: list[Entry] | None = None) -> str:
+def page_of(total: Entry, rows: list[Entry] | None = None, days: list[Entry] | None = None, by: str = "job") -> str:
     """Return the page of a month."""
     return render_report(
         ReportPage(
             period="May 2021",
             headline="A sentence.",
-            by="job",
+            by=by,
             total=total,
             rows=[total] if rows is None else rows,
             days=days or [],
@@ -118,3 +119,26 @@ def test_many_jobs_and_a_month_stay_below_40_kb_and_need_no_script() -> None:
     assert "user/job-499" in text
     assert "user/job-0 " not in text
     assert f"{500 - MAX_ROWS} more, which used less, are in the sum." in text
+
+
+def test_days_keep_their_order_and_a_month_is_whole() -> None:
+    text = text_of(page_of(entry("total"), rows=month(), by="day"))
+    assert re.findall(r"2021-05-\d\d", text) == [day.name for day in month()]
+    assert "in the sum" not in text
+    names = [f"2021-{number:03d}" for number in range(40)]
+    text = text_of(page_of(entry("total"), rows=[entry(name) for name in names], by="day"))
+    assert re.findall(r"2021-\d{3}", text) == names[-MAX_ROWS:]
+    assert f"{40 - MAX_ROWS} earlier ones are in the sum." in text
+
+
+def test_what_was_saved_without_an_interval_is_too_early_to_tell() -> None:
+    known = entry("total")
+    carbon = replace(known, saved_carbon_ci90_g=None)
+    text = text_of(page_of(carbon))
+    assert "May 2021: 168 kWh saved" in text
+    assert "CO₂e saved" not in text
+    assert TOO_EARLY in text_of(page_of(replace(carbon, saved_energy_ci90_j=None)))
+
+
+def test_a_faster_run_took_less_time() -> None:
+    assert "0.5 % less time" in text_of(page_of(replace(entry("total"), slowdown_ratio=0.995)))

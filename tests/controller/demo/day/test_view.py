@@ -10,6 +10,7 @@ from rich.console import Console
 from controller.demo.day.monitor import BusMonitor, HalfHourMeans, sparkline
 from controller.demo.day.view import LineReporter, ViewSettings, change_line, draw, show
 from publishers.messages.codec import Message, encode
+from publishers.messages.reasons import SHORT_REASONS
 from publishers.messages.reports import GpuEnergy, LimitChange, ProfileEntry, ProfileReport, RunEnergy
 from publishers.messages.topics import Topics
 from tests.fakes import KEY, MIDNIGHT_S, FakeBus, LoopClock
@@ -158,7 +159,7 @@ async def test_a_pipe_gets_the_sweep_the_lasting_changes_and_the_end() -> None:
     assert "measuring power and speed at one limit after another" in lines[1]
     assert lines[2] == "00:00  measured 9 limits: 300 W has 100 % of the speed for 100 % of the power"
     assert lines[3].split() == ["time", "limit", "grid", "speed", "why"]
-    assert lines[-1] == "23:30  225 → 300 W  213 g/kWh         the run has ended; prior limit restored"
+    assert lines[-1] == "23:30  225 → 300 W  213 g/kWh         run ended; prior limit restored"
     assert 6 <= len(lines) <= 13
 
 
@@ -188,16 +189,12 @@ def test_a_change_line_has_time_limits_signal_speed_and_reason() -> None:
     assert change_line(unknown) == f"12:30  225 → 200 W  213 g/kWh         {why}"
 
 
-def test_a_change_line_fits_a_terminal() -> None:
-    change = LimitChange(
-        time_s=MIDNIGHT_S,
-        reason="slowdown_signal",
-        detail="",
-        power_limit_w=700.0,
-        previous_power_limit_w=695.0,
-        signal="1,213 g/kWh",
-    )
-    assert len(change_line(change)) <= 80
+@pytest.mark.parametrize("reason", SHORT_REASONS)
+async def test_every_reason_is_whole_in_the_live_view(reason: str) -> None:
+    fixture = ViewFixture()
+    fixture.change(4.0, 225.0, reason=reason)
+    fixture.console.print(draw(fixture.monitor, fixture.settings))
+    assert f"{SHORT_REASONS[reason]} " in fixture.text
 
 
 async def test_the_final_energy_of_the_run_sets_finished() -> None:

@@ -1,5 +1,6 @@
 """Charts in pages: whole whatever the data are, the same each time, readable without seeing them."""
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -10,9 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.web.charts.document import render_document, render_table
-from controller.web.charts.drawing import EndLabel, apart
+from controller.web.charts.drawing import EndLabel, apart, letters_of
 from controller.web.charts.figure import MAX_ROWS, render_chart
-from controller.web.charts.marks import Band, Bars, Chart, Line, NameAxis, NumberAxis, Panel, Points, Rule, TimeAxis
+from controller.web.charts.marks import (
+    Axis,
+    Band,
+    Bars,
+    Chart,
+    Line,
+    Mark,
+    NameAxis,
+    NumberAxis,
+    Panel,
+    Points,
+    Rule,
+    TimeAxis,
+)
 from controller.web.charts.svg_file import render_svg
 from tests.controller.web.charts.samples import every_mark
 from tests.controller.web.charts.test_markup import HOSTILE, Reader
@@ -104,20 +118,59 @@ def test_without_data_it_is_said(ys: list[float]) -> None:
 
 
 @given(ys=st.lists(ANY, max_size=6), xs=st.lists(ANY, max_size=6), is_log=st.booleans(), is_stepped=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_whatever_the_values_everything_has_a_place(
     ys: list[float], xs: list[float], is_log: bool, is_stepped: bool
 ) -> None:
-    marks: list[Line | Band | Bars | Points] = [
+    value = xs[0] if xs else math.nan
+    marks: list[Mark] = [
         Line(name="l", xs=xs, ys=ys, colour="power", is_stepped=is_stepped, is_filled=True),
         Band(name="b", xs=xs, lowers=ys, uppers=ys, colour="grid"),
         Bars(name="a", xs=xs, ys=ys, lowers=ys, uppers=ys, colour="saved"),
         Points(name="p", xs=xs, ys=ys, lowers=ys, uppers=ys, lefts=xs, rights=xs, labels=["x"] * 6, colour="now"),
     ]
-    for mark in marks:
-        markup = render_chart(one(mark, is_log=is_log))
+    base = line([1, 2])
+    rules = [Rule(name="r", value=value, axis="x", colour="now"), Rule(name="r", value=value, axis="y", colour="now")]
+    x_axes: tuple[Axis, ...] = (NumberAxis(label="x"), TimeAxis())
+    for mark, x_axis in itertools.product([*marks, *rules], x_axes):
+        panel = Panel(axis=NumberAxis(label="W", is_log=is_log), marks=[base, mark] if mark in rules else [mark])
+        markup = render_chart(Chart(title="t", words="w", x_axis=x_axis, panels=[panel]))
         assert not re.search(r"\bnan\b|\binf\b", markup)
         assert all(-150 <= float(place) <= 250 for place in PLACES.findall(markup))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+def test_a_rule_without_a_place_is_not_drawn(value: float) -> None:
+    panel = Panel(
+        axis=NumberAxis(is_log=True), marks=[line([1, 2]), Rule(name="r", value=value, axis="y", colour="now")]
+    )
+    drawn, _, _ = render_chart(Chart(title="t", words="w", x_axis=TimeAxis(), panels=[panel])).partition('class="key"')
+    assert "rule c-now" not in drawn
+
+
+@pytest.mark.parametrize("beyond_s", [1.6e12, -1e12, math.inf])
+def test_a_time_without_a_date_is_a_gap(beyond_s: float) -> None:
+    times = Line(name="a", xs=[1.6e9, 1.6e9 + 3_600, beyond_s, 1.6e9 + 7_200], ys=[1, 2, 3, 4], colour="power")
+    chart = Chart(title="t", words="w", x_axis=TimeAxis(), panels=[Panel(axis=NumberAxis(), marks=[times])])
+    assert path_of(render_chart(chart)).count("M") == 2
+    assert "2020-09-13" in render_chart(chart)
+
+
+def test_bars_of_days_are_as_wide_as_days() -> None:
+    bars = Bars(name="used", xs=[1.6e9 + 86_400 * day for day in range(7)], ys=[1] * 7, colour="saved")
+    chart = Chart(title="t", words="w", x_axis=TimeAxis(), panels=[Panel(axis=NumberAxis(), marks=[bars])])
+    widths = {float(width) for width in re.findall(r'class="bar[^>]* width="([\d.]+)%"', render_chart(chart))}
+    assert min(widths) == pytest.approx(0.7 * 100 / 6, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "W" * 64, "x" * 16 + "W" * 16])
+def test_a_long_name_is_cut_beside_its_line_and_whole_in_the_key(name: str) -> None:
+    named = Line(name=name, xs=[0, 1], ys=[1, 2], colour="power")
+    beside, _, key = render_chart(one(named)).partition('class="key"')
+    (shown,) = re.findall(r'class="beside c-power"[^>]*>([^<]*)<', beside)
+    assert shown.endswith("…")
+    assert letters_of(shown) <= 26
+    assert re.search(rf"<li>(?:(?!</li>).)*{name}", key)
 
 
 @pytest.mark.parametrize("values", [[5.0], [0.0, 0.0], [-3.0, -3.0, -3.0], [1e-12, 1e-12]])

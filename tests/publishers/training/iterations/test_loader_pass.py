@@ -238,6 +238,74 @@ def test_whole_passes_that_are_skipped_to_resume_are_no_iterations(are_steps_see
     }
 
 
+@pytest.mark.parametrize("held_ns", [60_000, 4 * MS_NS])
+@pytest.mark.parametrize("preempted", [[(0, 0)], [(0, 5)], [(0, 5), (1, 7), (3, N - 1)]])
+def test_a_thread_that_is_preempted_while_it_skips_trains_not(preempted: list[tuple[int, int]], held_ns: int) -> None:
+    loop = Loop()
+    loop.publisher.recorder.await_steps()
+    loader = loop.loader()
+    for epoch in range(5):
+        for k, _ in enumerate(loader):
+            if epoch == 4:
+                loop.work(MS_NS)
+                loop.publisher.recorder.add_step("optimizer")
+            else:
+                loop.work(held_ns if (epoch, k) in preempted else 5_000)
+    assert loop.times_ns() == [MS_NS] * N
+
+
+def test_one_preempted_hold_before_the_training_does_not_count() -> None:
+    loop, n_skipped = Loop(), 5 * MAX_UNSTEPPED
+    loop.publisher.recorder.await_steps()
+    for k, _ in enumerate(loop.loader(n_skipped + 3 * MAX_UNSTEPPED)):
+        loop.work(MS_NS if k >= n_skipped or k == N else 1_000)
+    assert loop.times_ns() == [MS_NS] * 3 * MAX_UNSTEPPED
+
+
+@pytest.mark.parametrize("period", [3, 10, 50])
+def test_a_training_that_waits_for_its_device_now_and_then_counts(period: int) -> None:
+    loop = Loop()
+    loop.publisher.recorder.await_steps()
+    loader = loop.loader(4 * MAX_UNSTEPPED)
+    for _ in range(2):
+        for k, _ in enumerate(loader, start=1):
+            loop.work(20_000 if k % period else period * MS_NS)
+    assert len(loop.times_ns()) > 2 * 4 * MAX_UNSTEPPED - period
+
+
+def test_a_training_that_waits_at_the_end_of_each_pass_counts() -> None:
+    loop = Loop()
+    loop.publisher.recorder.await_steps()
+    loader = loop.loader()
+    for _ in range(6):
+        for k, _ in enumerate(loader, start=1):
+            loop.work(20_000 if k < N else 20 * MS_NS)
+    assert len(loop.times_ns()) > 4 * N
+
+
+@pytest.mark.parametrize("work_ns", [60_000, MS_NS])
+@pytest.mark.parametrize("n_batches", [1, 2, 10, N])
+def test_short_steps_count_from_the_first_one_on(n_batches: int, work_ns: int) -> None:
+    loop = Loop()
+    loop.publisher.recorder.await_steps()
+    loader = loop.loader(n_batches)
+    for _ in range(6):
+        for _ in loader:
+            loop.work(work_ns)
+    assert loop.times_ns() == [work_ns] * 6 * n_batches
+
+
+def test_many_passes_of_brief_holds_say_that_they_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    loop.publisher.recorder.await_steps()
+    loader = loop.loader(LOOK)
+    for _ in range(20):
+        for _ in loader:
+            loop.work()
+    assert loop.times_ns() == []
+    assert sum("whole passes over a loader do not count" in message for message in caplog.messages) == 1
+
+
 def test_batches_that_are_held_briefly_for_a_minute_count() -> None:
     loop = Loop()
 
