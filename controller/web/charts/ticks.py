@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 _THIN: Final = "\u202f"
 _MINUS: Final = "\u2212"
 _MAX_TICKS: Final = 8
+_RESOLUTION: Final = 1e-10
 _ROUND: Final = (1, 2, 5, 10)
 _HOUR_STEPS: Final = (1, 2, 3, 6, 12)
 _DAY_STEPS: Final = (1, 2, 7, 14, 28, 91, 365)
@@ -46,9 +47,9 @@ def _decimals(value: float) -> int:
 
 
 def number_ticks(lower: float, upper: float, *, n_wanted: int = 5) -> list[Tick]:
-    """Return ticks at 1, 2 or 5 times a power of ten between two numbers."""
+    """Return ticks at 1, 2 or 5 times a power of ten between two numbers; one where floats cannot tell them apart."""
     step = _round_step((upper - lower) / n_wanted)
-    if not (step > 0 and math.isfinite(step)):
+    if not (step > _RESOLUTION * max(abs(lower), abs(upper)) and math.isfinite(step)):
         return [Tick(lower, number_text(lower))]
     n_decimals = max(-math.floor(math.log10(step) + 1e-9), 0)
     first, last = math.ceil(lower / step - 1e-9), math.floor(upper / step + 1e-9)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.web.charts.ticks import log_ticks, name_ticks, number_text, number_ticks, time_ticks
@@ -38,6 +38,7 @@ def test_numbers_are_round(lower: float, upper: float, shown: list[str]) -> None
 
 
 @given(lower=st.floats(-1e12, 1e12), span=st.floats(1e-6, 1e12))
+@example(lower=360287970189.9375, span=6.103515625e-05)
 def test_ticks_are_inside_evenly_spaced_and_few(lower: float, span: float) -> None:
     ticks = [tick.value for tick in number_ticks(lower, lower + span)]
     assert len(ticks) <= 11
