@@ -106,11 +106,15 @@ def _is_measured(part: Part) -> bool:
 def _saved(parts: Sequence[Part], quantity: str) -> Amounts:
     """Return what runs have saved together of a quantity, with the half-width of its interval, and as a share."""
     name = "saved_energy_ci90_ratio" if quantity == "energy_j" else "saved_ci90_ratio"
-    known = [part for part in parts if part.amounts.get(f"baseline_{quantity}") is not None]
+    known = [
+        part
+        for part in parts
+        if part.amounts.get(f"baseline_{quantity}") is not None and getattr(part.record, name) is not None
+    ]
     if not known:
         return {}
     used, baseline = _sums(known, quantity)
-    ci90 = _baseline_ci(known, quantity, lambda record: getattr(record, name) or 0.0)
+    ci90 = _baseline_ci(known, quantity, lambda record: float(getattr(record, name)))
     stem, _, unit = quantity.partition("_")
     unit = f"_{unit}" if unit else ""
     return {
