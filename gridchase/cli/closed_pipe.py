@@ -21,9 +21,16 @@ def ended_by_closed_pipe() -> Iterator[None]:
     try:
         try:
             yield
-        finally:
-            if sys.stdout is not None:  # closed before Python started
-                sys.stdout.flush()
+        except SystemExit as ended:
+            if not ended.code:
+                _flush()
+            raise
+        _flush()  # not after an error: its traceback says more than that nobody reads it
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
         raise SystemExit(EXIT_CODE) from None
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # closed before Python started
+        sys.stdout.flush()

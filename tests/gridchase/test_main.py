@@ -47,3 +47,18 @@ def test_a_help_that_nobody_reads_ends_without_a_word(words: list[str]) -> None:
             timeout=60,
         )
     assert (ended.returncode, ended.stderr) == (EXIT_CODE, b"")
+
+
+@pytest.mark.parametrize("error", ["ValueError('a fault of ours')", "SystemExit('a fault of ours')"])
+def test_an_error_is_told_though_nobody_reads_what_was_printed_before(error: str) -> None:
+    program = f"from gridchase.cli.closed_pipe import *\nwith ended_by_closed_pipe():\n    print(1)\n    raise {error}"
+    with closed_pipe() as written:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=written,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+            check=False,
+            timeout=60,
+        )
+    assert b"a fault of ours" in ended.stderr
