@@ -3,6 +3,7 @@
 Publishing puts a message into a bounded queue. A task writes what has come together; what could not be written waits
 for the next time. Energies are cumulative, and values of the grid are of now: of each topic the newest message of a
 quarter-hour is enough and, when the queue is full, the newest alone. Of decisions the oldest are dropped.
+The last record of a run is written at once: its owner asks for the report then.
 """
 
 import asyncio
@@ -21,11 +22,15 @@ FILE: Final = "history.sqlite"
 """In the state directory of a node, or of a site's process."""
 PERIOD_S: Final = 30.0
 """Between two writes: what a kill costs is in the next cumulative value all the same."""
+SETTLE_S: Final = 0.5
+"""A write waits so long, so that runs that end together are written together."""
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_ENERGIES: Final = 5_000
 MAX_DECISIONS: Final = 5_000
 _QUARTER_S: Final = 900.0
 _NEWEST_IS_ENOUGH: Final = ("/energy", "/carbon", "/price")
+_FINAL: Final = b'"final":true'
+"""In the last record of a run, and in no other: within a sentence, its quotes are escaped."""
 _NOT_WRITTEN: Final = "the history is not written: "
 
 _LOGGER = logging.getLogger(__name__)
@@ -58,6 +63,7 @@ class HistoryRecorder:
         self._max_energies = max_energies
         self._energies: dict[tuple[str, int], _Waiting] = {}
         self._decisions: deque[_Waiting] = deque(maxlen=MAX_DECISIONS)
+        self._is_due = asyncio.Event()
         self._n_recorded = 0
         self._n_written = 0  # of them; set once they are, so that it holds of a write that nobody awaited
         self._fault_log = FaultLog(_LOGGER, recovered="the history is written again", log_changes=False)
@@ -87,6 +93,8 @@ class HistoryRecorder:
             self._energies[key] = message
             if len(self._energies) > self._max_energies:
                 self._coalesce()
+            if _FINAL in payload:
+                self._is_due.set()
 
     def _coalesce(self) -> None:
         """Keep the newest message of each topic; of too many topics, those that were heard last."""
@@ -98,12 +106,21 @@ class HistoryRecorder:
         self._energies = {key: self._energies[key] for key in reversed(kept)}
 
     async def run(self) -> None:
-        """Write what has come together, every `PERIOD_S`, until cancelled."""
+        """Write what has come together, every `PERIOD_S` and soon after the end of a run, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick(), name="recorder ticks")
+            while True:
+                await self._is_due.wait()
+                await self._clock.sleep_until(self._clock.now_s() + SETTLE_S)
+                self._is_due.clear()  # what ends during the write is due again
+                await self.flush()
+
+    async def _tick(self) -> None:
         tick_s = self._clock.now_s()
         while True:
             tick_s = next_tick_s(tick_s, period_s=PERIOD_S, now_s=self._clock.now_s())
             await self._clock.sleep_until(tick_s)
-            await self.flush()
+            self._is_due.set()
 
     async def close(self) -> None:
         """Write what waits, within a bounded time; what fails is only told."""

@@ -79,6 +79,32 @@ async def test_what_is_published_is_sent_and_written_soon(tmp_path: Path) -> Non
     assert (recorded.connected, recorded.last_error, recorded.quotas) == (True, None, None)
 
 
+async def test_the_end_of_a_run_is_written_within_a_second(tmp_path: Path) -> None:
+    recorder = recorder_at(tmp_path / "history.sqlite")
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(recorder.run())
+        recorder.record(*run_message(run_record(energy_j=1e3)))
+        await asyncio.sleep(1)
+        assert recorder.n_waiting == 1
+        recorder.record(*run_message(run_record(energy_j=2e3, state="finished", final=True)))
+        await asyncio.sleep(1)
+        assert read_history(tmp_path / "history.sqlite", energies_j) == [2e3]
+        task.cancel()
+
+
+async def test_runs_that_end_together_are_written_together(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    disk.error = OSError(28, "No space left on device")  # which brings no more writes either
+    recorder = recorder_at(tmp_path / "history.sqlite", disk)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(recorder.run())
+        for number in range(1_000):
+            recorder.record(*run_message(run_record(run=f"r{number}", state="finished", final=True)))
+            await asyncio.sleep(0.01)
+        assert 10 <= disk.n_calls <= 20
+        task.cancel()
+
+
 async def test_of_a_topic_the_newest_of_each_quarter_hour_waits(tmp_path: Path) -> None:
     recorder = recorder_at(tmp_path / "history.sqlite")
     for number in range(4):
