@@ -10,18 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from policies.service.http.routes import OPERATIONS, Operation
-from publishers.shared.http.openapi import (
-    LICENSE,
-    answer,
-    as_json,
-    path_item,
-    path_parameters,
-    problem_answer,
-    schemas_of,
-)
+from publishers.shared.http.openapi import Api, answer, frame, path_item, problem_ref, query_parameters, schemas_of
 from publishers.shared.http.requests import JSON
 
-VERSION: Final = "1"
 _DESCRIPTION: Final = """\
 Which batch size the next run of a recurring training should use, learned from run to run.
 
@@ -29,61 +20,32 @@ Reading is open; writing needs a token: an operator's, or that of the user whose
 All times are Unix seconds, energies joules, powers watts.
 A run that cannot be told a batch size takes its default: it never waits for this service.
 """
-_SCHEME: Final = "what `http.token` in the state directory of the service holds, or a line of `token_file`"
-_PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
-    400: ("BadRequest", "It cannot be read: a name, a parameter or the body is not what this document says."),
-    401: ("Unauthorized", "The token is missing, or is not known."),
-    403: (
-        "Forbidden",
-        "The token is another user's; a browser sends it for another site, or asks a loopback address by its name.",
-    ),
-    404: ("NotFound", "There is no such job, or no such trial."),
-    408: ("RequestTimeout", "The body did not arrive in time."),
-    409: (
-        "Conflict",
-        "The job has other candidates or another default, its user has too many, or the trial has ended otherwise.",
-    ),
-    413: ("TooLarge", "The body is longer than 1 MiB, or an import than 64 MiB."),
-    415: ("UnsupportedMediaType", "The body is not `application/json` in UTF-8, uncompressed."),
-    422: ("Unprocessable", "It can be read, but is wrong in itself: a default that is no candidate, duplicates."),
-    503: ("Unavailable", "The database does not answer, or too many are asking. Nothing was taken in: ask again."),
-}
+_API: Final = Api(
+    title="gridchase policy service",
+    description=_DESCRIPTION,
+    port=9322,
+    problems={
+        404: "There is no such job, or no such trial.",
+        409: "The job has other candidates or another default, its user too many, or the trial has ended otherwise.",
+        413: "The body is longer than 1 MiB, or an import than 64 MiB.",
+        422: "It can be read, but is wrong in itself: a default that is no candidate, duplicates.",
+        503: "The database does not answer, or too many are asking. Nothing was taken in: ask again.",
+    },
+    scheme="what `http.token` in the state directory of the service holds, or a line of `token_file`",
+)
 _EVERYWHERE: Final = (400, 403, 503)
 _WRITES: Final = (401,)
 _BODIES: Final = (408, 413, 415)
 
 
 def document() -> bytes:
-    """Return the document as JSON, two spaces deep, with a line break at its end."""
-    return as_json(_document())
-
-
-def _document() -> dict[str, Any]:
-    types = [kind for operation in OPERATIONS for kind in _types_of(operation)]
-    refs, components = schemas_of(types)
+    """Return the document as JSON."""
+    schemas = schemas_of([kind for operation in OPERATIONS for kind in _types_of(operation)])
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         item = paths.setdefault(operation.path, path_item(operation.path))
-        item[operation.method.lower()] = _operation(operation, refs)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "gridchase policy service",
-            "version": VERSION,
-            "description": _DESCRIPTION,
-            "license": LICENSE,
-        },
-        "servers": [{"url": "http://127.0.0.1:9322", "description": "where it serves by default"}],
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "parameters": path_parameters(),
-            "responses": {
-                name: problem_answer(status, description, refs) for status, (name, description) in _PROBLEMS.items()
-            },
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _SCHEME}},
-        },
-    }
+        item[operation.method.lower()] = _operation(operation, schemas[0])
+    return frame(_API, paths, schemas)
 
 
 def _types_of(operation: Operation) -> list[Any]:
@@ -98,7 +60,7 @@ def _operation(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
         "tags": ["service" if operation.is_about_the_service else "trials"],
         "responses": _responses(operation, refs),
     }
-    if parameters := _query_parameters(operation.query):
+    if parameters := query_parameters(operation.query):
         found["parameters"] = parameters
     if operation.is_write:
         found["security"] = [{"token": []}]
@@ -113,7 +75,7 @@ def _responses(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
     statuses = {*_EVERYWHERE, *operation.problems}
     statuses |= {*_WRITES} if operation.is_write else set()
     statuses |= {*_BODIES} if operation.body is not None else set()
-    responses = {f"{status}": {"$ref": f"#/components/responses/{_PROBLEMS[status][0]}"} for status in sorted(statuses)}
+    responses = {f"{status}": problem_ref(status) for status in sorted(statuses)}
     for status, kind in operation.other_answers.items():
         responses[f"{status}"] = answer("It cannot.", JSON, refs[repr(kind)])
     if operation.answer is None:
@@ -130,12 +92,6 @@ def _links() -> dict[str, Any]:
     of_run = job | {"run": "$response.body#/run"}
     links = {"trial": ("showTrial", of_run), "result": ("reportResult", of_run), "posterior": ("showPosterior", job)}
     return {name: {"operationId": target, "parameters": given} for name, (target, given) in links.items()}
-
-
-def _query_parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
-    _, components = schemas_of([query])
-    properties: dict[str, Any] = components[query.__name__]["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": one} for name, one in properties.items()]
 
 
 if __name__ == "__main__":
