@@ -55,7 +55,7 @@ USUAL_IDLE_RATIO: Final = 0.2
 MAX_BAR_S: Final = 3_600.0
 """For so long at most no pause is planned after one that was ended; a bar beyond is of a clock that was set back."""
 SCHEDULE_PERIOD_S: Final = 60.0
-"""What a plan expects is published no more often."""
+"""Between two schedules that are published of a run, however often it is planned anew."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -167,14 +167,6 @@ class RunLeader:
         limits.ledger = RunLedger(ledger)
         n_looks, n_hours = limits.ledger.looks.n_pairs, sum(each.active_s for each in limits.ledger.times) / HOUR_S
         _LOGGER.info("%s: the time budget resumes: %.3g h, %d looks", name, n_hours, n_looks)
-
-    def reset(self) -> None:
-        """Drop the curve: the run's GPUs are others now."""
-        self.limits.reset()
-
-    def restart_time_budget(self) -> None:
-        """Begin a new time budget: another curve holds from here on."""
-        self.limits.restart_time_budget()
 
     def bar_pauses(self, until_s: float) -> None:
         """Plan no pause until a time [Unix s]: the last one was ended, or never began."""

@@ -144,7 +144,7 @@ class TrainingRun:
         if self.gpus.uuids and not self._account.is_waiting_for_gpu(limiter.gpu.uuid):
             self._close_curve()
         self.gpus.add(limiter, meter)
-        self._leader.reset()
+        self._leader.limits.reset()
         has_all_gpus = former is not None and former.account.counters_j.keys() == self.gpus.uuids
         self._follower.reset(*((former.node_curve, former.node_pairs) if former and has_all_gpus else ()))
 
@@ -152,7 +152,7 @@ class TrainingRun:
         """Give a GPU back that the run has no more: its limit at once; what it draws from now on is another's."""
         self._close_curve()
         self._account.forget(self.gpus.withdraw(uuid, reason="claim_unproven", detail=detail), uuid)
-        self._leader.reset()
+        self._leader.limits.reset()
         self._follower.reset(())
 
     def _close_curve(self) -> None:
@@ -163,7 +163,7 @@ class TrainingRun:
     def _change_curve(self, *, has_other_gpus: bool = False) -> None:
         """Close the books, and begin a new time budget: another curve holds from here on."""
         self._saving.close(self._control.looks, has_other_gpus=has_other_gpus)
-        self._leader.restart_time_budget()
+        self._leader.limits.restart_time_budget()
 
     @property
     def ignores_limits(self) -> bool:
@@ -375,7 +375,7 @@ class TrainingRun:
         if self.ranks.is_resized:
             self._close_curve()
             self.ranks.resize()
-            self._leader.reset()
+            self._leader.limits.reset()
         self._update_account(now)
         if self.ended is None:
             self._update_limit(now)

@@ -88,6 +88,49 @@ class Holds:
         return self._longest_ns >= SKIPPED_NS and rest_ns >= SKIPPED_NS * (self._n - 1)
 
 
+class SkippedBatches:
+    """Tells from when on a pass does not skip its batches: once several were held for as long as steps take.
+
+    Args:
+        of_all: how long the batches of all passes were held.
+
+    Attributes:
+        of_all: as given; a pass that is recorded elsewhere has others.
+        n_merged: the times that were not kept.
+    """
+
+    __slots__ = ("_first_long", "_last_ns", "n_merged", "of_all")
+
+    def __init__(self, of_all: Holds) -> None:
+        self.of_all = of_all
+        self.n_merged = 0
+        self._last_ns: deque[int] = deque(maxlen=LOOK)
+        self._first_long: int | None = None  # the first of the times whose batch was held for long
+
+    def add(self, held_ns: int, place: int) -> int | None:
+        """Add for how long a batch was held [ns]; return which of the times is the first after skipping, if any is.
+
+        Args:
+            held_ns: for how long.
+            place: which of the times is that of the batch.
+        """
+        self.of_all.add(held_ns)
+        self._last_ns.append(held_ns)
+        if held_ns < SKIPPED_NS:
+            return None
+        if self._first_long is None:
+            self._first_long = place
+        return self.first_after(place) if len(self._last_ns) == LOOK else None
+
+    def first_after(self, last: int) -> int | None:
+        """Return which of the times is the first after skipping, of those until `last`; None: all are skipped."""
+        if Holds(self._last_ns).are_of_steps:
+            n_held = len(self._last_ns)
+            n_since = next(n_held - place for place, held_ns in enumerate(self._last_ns) if held_ns >= SKIPPED_NS)
+            return last if self.n_merged else max(last + 1 - n_since, 0)
+        return self._first_long if self.of_all.are_of_steps else None
+
+
 class LoaderPasses:
     """The passes over loaders whose iterations one recorder records; finds out that no steps come while batches do.
 
@@ -217,10 +260,9 @@ class LoaderPass:
         self._asked_ns = self.times[0] if asked_ns is None else asked_ns
         self._log: TimeLog | None = None
         self._is_started = self._is_cut = self.is_skipping = False
-        self._unskipped = self._n_merged = 0  # the first of the times after skipping; the times that were not kept
+        self._unskipped = 0  # the first of the times after skipping
+        self._skipped = SkippedBatches(passes.holds)
         self._resume = 0
-        self._last_holds_ns: deque[int] = deque(maxlen=LOOK)
-        self._first_long: int | None = None  # the first of the times whose batch was held for long
         self._begin_ns: int | None = None
         self._is_nested = any(one.counts for one in recorder.passes)
         recorder.hold(self)
@@ -243,6 +285,7 @@ class LoaderPass:
         """Be recorded there from now on, with what was asked for since the last interruption."""
         self._passes = passes
         self._recorder = recorder = passes.recorder
+        self._skipped.of_all = passes.holds
         self.counts = self.is_training = False
         self.chunk, self.n_ended = recorder.chunk, recorder.n_ended
         recorder.hold(self)
@@ -318,36 +361,16 @@ class LoaderPass:
     def ask(self, received_ns: int, asked_ns: int) -> None:
         """Take note, while batches may be skipped, that one was received and the next one asked for [ns]."""
         if self.is_skipping:
-            self._add_hold(asked_ns - received_ns)
+            self._end_skipping(self._skipped.add(asked_ns - received_ns, len(self.times) - 1))
         if self.is_skipping and len(self.times) >= MAX_SKIPPED:
-            self._n_merged += 1
+            self._skipped.n_merged += 1
             self.times[-1] = asked_ns
         else:
             self.times.append(asked_ns)
 
-    def _add_hold(self, held_ns: int) -> None:
-        self._passes.holds.add(held_ns)
-        self._last_holds_ns.append(held_ns)
-        if held_ns < SKIPPED_NS:
-            return
-        if self._first_long is None:
-            self._first_long = len(self.times) - 1
-        if len(self._last_holds_ns) == LOOK:
-            self._end_skipping(len(self.times) - 1)
-
-    def _end_skipping(self, last: int) -> None:
-        """Take note that batches are not skipped any more, if the last ones or all were held for as long as steps.
-
-        Args:
-            last: which of the times is that of the last batch that was held.
-        """
-        holds_ns = self._last_holds_ns
-        if Holds(holds_ns).are_of_steps:
-            n_since = next(len(holds_ns) - place for place, held_ns in enumerate(holds_ns) if held_ns >= SKIPPED_NS)
-            first = last if self._n_merged else max(last + 1 - n_since, 0)
-        elif self._first_long is not None and self._passes.holds.are_of_steps:
-            first = self._first_long
-        else:
+    def _end_skipping(self, first: int | None) -> None:
+        """Take note of which of the times is the first after skipping; None: batches are skipped still."""
+        if first is None:
             return
         self.is_skipping = False
         self._unskipped, self._resume = first, max(self._resume, first)
@@ -356,7 +379,7 @@ class LoaderPass:
     def _finish(self) -> None:
         """Take note that there are no more batches: where they were not held for long, the whole pass was skipped."""
         if self.is_skipping:
-            self._end_skipping(len(self.times) - 2)
+            self._end_skipping(self._skipped.first_after(len(self.times) - 2))
         if self.is_skipping:
             self.n_idle, self._n_read = 0, len(self.times)
             self._passes.n_skipped += 1
@@ -391,7 +414,7 @@ class LoaderPass:
 
     def has_ended(self, n_batches: int) -> bool:
         """Return whether the loader had fewer batches than that, or the training has ended early."""
-        return self._is_cut or len(self.times) + self._n_merged - self._n_before < n_batches
+        return self._is_cut or len(self.times) + self._skipped.n_merged - self._n_before < n_batches
 
     def count(self, times: list[int]) -> None:
         """Count from now on: the first of the times begins an iteration, the others have ended one each [ns]."""
@@ -474,7 +497,7 @@ class LoaderPass:
             self._resume = self._n_read = 1
             self._unskipped, self.is_skipping = 0, False
             self._publish_log()
-        self._n_before = len(self.times) + self._n_merged
+        self._n_before = len(self.times) + self._skipped.n_merged
 
     def _publish_log(self) -> None:
         if self._log is None:
