@@ -19,6 +19,7 @@ from policies.database.backends import Database, make_database
 from policies.database.errors import DatabaseUnavailableError
 from publishers.messages.topics import Topics
 from publishers.shared.files.disk_thread import DiskThread
+from publishers.shared.worker_thread import WorkerThreads
 
 CLIENT: Final = "gridchase web"
 MAX_MESSAGES: Final = 1_000
@@ -68,6 +69,8 @@ class SqliteStore(FileStore):
 class PostgresStore:
     """A database of a PostgreSQL server, which several processes may share.
 
+    What is written is computed for seconds: a thread with an event loop of its own does that.
+
     Args:
         url: `postgresql://user@host/name`.
         password: of the user; "": none.
@@ -83,6 +86,8 @@ class PostgresStore:
         self._connect = partial(make_database, url, client=CLIENT, password=password, timeout_s=WRITE_TIMEOUT_S)
         self._database: Database = self._connect()
         self._reader = DiskThread(f"{CLIENT}: read", timeout_s=WRITE_TIMEOUT_S)
+        self._writer = WorkerThreads(f"{CLIENT}: write")
+        self._runner = asyncio.Runner()
         self._topics = topics
         self._config = config
         self._is_migrated = False
@@ -95,6 +100,12 @@ class PostgresStore:
 
     async def write(
         self, messages: Sequence[tuple[str, bytes]], *, now_s: float, on_written: Callable[[int], None]
+    ) -> None:
+        """Write messages, and tell `on_written` in the thread that does."""
+        await self._writer.run(lambda: self._runner.run(self._write_all(messages, now_s, on_written)))
+
+    async def _write_all(
+        self, messages: Sequence[tuple[str, bytes]], now_s: float, on_written: Callable[[int], None]
     ) -> None:
         """Write messages, so many at once; once an hour of a steady clock, merge and drop what is old."""
         if not self._is_migrated:
@@ -136,8 +147,14 @@ class PostgresStore:
             raise DatabaseUnavailableError(f"{self.name}: {_said(error)}") from error
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self._database.close()
+        """Close every connection, in the thread that uses them."""
+
+        def close() -> None:
+            with self._runner as runner:
+                runner.run(self._database.close())
+
+        await self._writer.run(close)
+        self._writer.shutdown()
 
 
 def _said(error: SQLAlchemyError) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from paho.mqtt.publish import multiple
 from controller.cli.main import main
 from controller.web.app import run_web
 from controller.web.config import WebConfig, WebSettings
+from controller.web.store import PostgresStore
 from publishers.mqtt.bus_config import BusConfig
-from tests.controller.history.energy_history.records import measured, run_message, run_record
+from tests.controller.history.energy_history.records import TOPICS, measured, run_message, run_record
 from tests.fakes import MIDNIGHT_S
 from tests.live.conftest import Mosquitto
 from tests.live.policy.postgres import Postgres, postgres_server
@@ -79,3 +81,17 @@ async def test_what_a_broker_has_retained_counts_once_over_restarts(
     assert await asyncio.to_thread(main, ["report", "--url", url]) == 1
     assert "no `gridchase web` answers" in capsys.readouterr().err
     assert await asyncio.to_thread(main, ["report", "--url", "ftp://x"]) == 2
+
+
+async def test_the_event_loop_does_not_compute_what_a_server_is_sent(postgres_server: Postgres) -> None:
+    store = PostgresStore(postgres_server.new_database(), password="", topics=TOPICS, config=WebConfig().retention)
+    written: list[tuple[int, threading.Thread]] = []
+    for _ in range(2):
+        await store.write(
+            [run_message(RECORD)],
+            now_s=MIDNIGHT_S,
+            on_written=lambda n_written: written.append((n_written, threading.current_thread())),
+        )
+    await store.close()
+    assert [n_written for n_written, _ in written] == [1, 1]
+    assert threading.current_thread() not in {thread for _, thread in written}
