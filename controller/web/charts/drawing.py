@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from controller.web.charts.marks import Axis, Band, Bars, Line, Mark, Panel, Points, Rule
 from controller.web.charts.markup import Markup, element, escaped, joined
 from controller.web.charts.paths import SIZE, Place, area_path, line_path, stepped
-from controller.web.charts.scales import WIDTH_EM, Scale, is_drawable, ticks_of, y_scale
+from controller.web.charts.scales import WIDTH_EM, Scale, is_drawable, is_time, ticks_of, y_scale
 
 LABEL_EM: Final = 0.8
 """Size of the letters in a chart, in the page's font (as in the style sheet)."""
@@ -63,10 +63,9 @@ class Frame:
             case Band():
                 lowers, uppers = (self._places(mark.xs, ends) for ends in (mark.lowers, mark.uppers))
                 yield _stretched(area_path(lowers, uppers), f"band c-{mark.colour}")
-            case Line(is_filled=True):
+            case Line(is_filled=True) if not self._y.is_log:
                 places = self._line_places(mark)
-                floor_ratio = min(max(self._y.place_ratio(0.0), 0.0), 1.0) if not self._y.is_log else 0.0
-                floor = [(x_ratio, floor_ratio) for x_ratio, _ in places]
+                floor = [(x_ratio, self._y.place_ratio(0.0)) for x_ratio, _ in places]
                 yield _stretched(area_path(floor, places), f"tint c-{mark.colour}")
             case Bars():
                 yield from self._bars(mark)
@@ -267,8 +266,8 @@ def cut(text: str, max_letters: int) -> str:
 
 def draw_panel(panel: Panel, x_axis: Axis, x_scale: Scale, *, has_x_ticks: bool, beside_letters: int) -> Markup:
     """Return the content of a panel's SVG element; `beside_letters` have room on its right."""
-    if not has_data(panel):
-        return _text("no data yet", 0.5, 0.5, "middle")
+    if why := _why_empty(panel, x_scale):
+        return _text(why, 0.5, 0.5, "middle")
     scale = y_scale(panel.axis, panel.marks)
     frame = Frame(x_scale, scale, panel.height_em)
     ends = (
@@ -299,15 +298,18 @@ def draw_swatch(mark: Mark) -> Markup:
     return element("svg", drawn, class_="swatch", aria_hidden="true")
 
 
-def has_data(panel: Panel) -> bool:
-    """Return whether a panel has anything to draw beside its rules."""
+def _why_empty(panel: Panel, x_scale: Scale) -> str:
+    """Return why a panel has nothing to draw beside its rules; "" where it has."""
     drawn = (
         zip(mark.xs, mark.uppers if isinstance(mark, Band) else mark.ys, strict=False)
         for mark in panel.marks
         if not isinstance(mark, Rule)
     )
     is_log = panel.axis.is_log
-    return any(is_drawable(x) and is_drawable(y, is_log=is_log) for places in drawn for x, y in places)
+    xs = [x for places in drawn for x, y in places if is_drawable(x) and is_drawable(y, is_log=is_log)]
+    if not xs:
+        return "no data yet"
+    return "all times are before 1900 or after 2200" if x_scale.is_time and not any(map(is_time, xs)) else ""
 
 
 def apart(labels: Sequence[EndLabel], gap_ratio: float) -> list[EndLabel]:

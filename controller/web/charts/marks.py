@@ -21,7 +21,7 @@ class NumberAxis:
     Attributes:
         label: what it shows, with its unit; said once, above a y axis or below an x axis.
         is_log: whether it is logarithmic; what is not above 0 is a gap there.
-        has_zero: whether it begins at 0, as where an area is filled.
+        has_zero: whether 0 is on it, as always where an area is filled.
         ticks: where its ticks are; none: round numbers.
     """
 
@@ -52,7 +52,10 @@ Axis: TypeAlias = NumberAxis | TimeAxis | NameAxis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line. Stepped, each value holds until the next x; an x more than values ends the last one."""
+    """A line. Stepped, each value holds until the next x; an x more than values ends the last one.
+
+    Filled, it has an area down to 0, but none on a logarithmic axis, which has no 0.
+    """
 
     name: str
     xs: Sequence[float]

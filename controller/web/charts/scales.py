@@ -79,8 +79,11 @@ def x_scale(chart: Chart) -> Scale:
 
 
 def y_scale(axis: NumberAxis, marks: Iterable[Mark]) -> Scale:
-    """Return the scale of a panel's y axis."""
-    return _scale(axis, (value for mark in marks for value in _y_values(mark)), has_room=True)
+    """Return the scale of a panel's y axis; an area is filled from 0, so it is on an axis with one."""
+    marks = list(marks)
+    has_area = any(isinstance(mark, Line) and mark.is_filled for mark in marks)
+    values = (value for mark in marks for value in _y_values(mark))
+    return _scale(replace(axis, has_zero=axis.has_zero or has_area), values, has_room=True)
 
 
 def _scale(axis: NumberAxis, values: Iterable[float], *, has_room: bool, lone_half: float = 0.0) -> Scale:

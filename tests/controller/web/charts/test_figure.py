@@ -1,8 +1,12 @@
 """Charts in pages: whole whatever the data are, the same each time, readable without seeing them."""
 
+import dataclasses
 import itertools
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
@@ -73,6 +77,25 @@ def test_a_chart_needs_no_script_no_style_of_its_own_and_no_server() -> None:
 def test_the_same_data_make_the_same_page_and_file() -> None:
     assert render_chart(every_mark()) == render_chart(every_mark())
     ET.fromstring(render_svg(every_mark()))  # noqa: S314 — our own
+
+
+def test_pages_do_not_depend_on_the_order_of_sets() -> None:
+    program = (
+        "from controller.web.charts.figure import *; from controller.web.charts.svg_file import *;"
+        "from tests.controller.web.charts.samples import *; from tests.controller.web.test_report_page import *;"
+        "print(render_chart(every_mark()), render_svg(every_mark()), page_of(entry('total'), days=month()))"
+    )
+    pages = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(pages) == 1
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -156,6 +179,13 @@ def test_a_time_without_a_date_is_a_gap(beyond_s: float) -> None:
     assert "2020-09-13" in render_chart(chart)
 
 
+def test_times_that_are_all_beyond_are_said() -> None:
+    times = Line(name="a", xs=[1.6e12, 1.7e12], ys=[1, 2], colour="power")
+    chart = Chart(title="t", words="w", x_axis=TimeAxis(), panels=[Panel(axis=NumberAxis(), marks=[times])])
+    assert "all times are before 1900 or after 2200" in render_chart(chart)
+    assert "Jan" not in render_chart(chart)
+
+
 def test_bars_of_days_are_as_wide_as_days() -> None:
     bars = Bars(name="used", xs=[1.6e9 + 86_400 * day for day in range(7)], ys=[1] * 7, colour="saved")
     chart = Chart(title="t", words="w", x_axis=TimeAxis(), panels=[Panel(axis=NumberAxis(), marks=[bars])])
@@ -179,7 +209,22 @@ def test_a_single_value_is_in_the_middle(values: list[float]) -> None:
     assert heights == {"500"}
 
 
-def test_an_area_begins_at_zero_and_negative_bars_hang_from_it() -> None:
+@pytest.mark.parametrize(("ys", "floor"), [([300.0, 200.0], 1_000.0), ([-300.0, -200.0], 0.0)])
+def test_an_area_shows_the_whole_value(ys: list[float], floor: float) -> None:
+    filled = dataclasses.replace(line(ys), is_filled=True)
+    drawn = render_chart(one(filled))
+    (data,) = re.findall(r'<path d="([^"]*)" class="tint', drawn)
+    heights = [abs(floor - float(pair.split()[1])) for pair in re.split("[ML]", data.rstrip("Z"))[1:]]
+    assert sorted(heights) == pytest.approx([0, 0, 2 / 3 * 1_000 / 1.05, 1_000 / 1.05], abs=1)
+    assert 'class="tint' not in render_chart(one(filled, is_log=True))
+
+
+def test_a_line_alone_may_leave_out_zero() -> None:
+    assert "gridline zero" in render_chart(one(dataclasses.replace(line([300.0, 200.0]), is_filled=True)))
+    assert "gridline zero" not in render_chart(one(line([300.0, 200.0])))
+
+
+def test_negative_bars_hang_from_zero() -> None:
     bars = Bars(name="saved", xs=[0, 1], ys=[3.0, -1.0], colour="saved")
     panel = Panel(axis=NumberAxis(has_zero=True), marks=[bars])
     chart = Chart(title="t", words="w", x_axis=NameAxis(names=["Mon", "Tue"]), panels=[panel])
