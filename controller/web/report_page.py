@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import partial
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -19,6 +20,13 @@ from publishers.training.reporting.amounts import carbon_text, energy_text, mone
 
 MAX_ROWS: Final = 31
 """A month of days; more would not fit on two sheets: those that used most are shown, and of days the last ones."""
+MAX_BARS: Final = 100
+"""Of more days the bars are months."""
+_SUMMED: Final = tuple(
+    name for name in Entry.__struct_fields__ if name.endswith(("_j", "_g", "cost", "_s", "_cost_ci90"))
+)
+"""Of a line's amounts; a sum of intervals is one that is wide enough, whatever is the same in several days."""
+_MONTH_LETTERS: Final = len("2026-11")
 _UNKNOWN: Final = "not known"
 
 
@@ -77,7 +85,7 @@ def render_report(page: ReportPage) -> str:
             element("h1", escaped(title)),
             element("p", escaped(page.headline)),
             *([_comparison(page.total)] if page.total.measured_runs else []),
-            *([render_chart(_by_day(page))] if page.days else []),
+            *([render_chart(_over_time(page))] if page.days else []),
             *_rows(page),
             element("h2", escaped("How this was counted")),
             element("ul", *(element("li", escaped(text)) for text in _how_counted(page))),
@@ -156,22 +164,24 @@ def _comparison(total: Entry) -> Markup:
     return render_table(("", "with gridchase", "same work at the prior limits", "saved", "90 % interval"), rows)
 
 
-def _by_day(page: ReportPage) -> Chart:
-    """Return what was used and saved on each day; the whisker is the interval of what was saved."""
-    name, unit, size = _day_unit(page)
-    days = [{quantity.name: quantity for quantity in _quantities(day)}.get(name) for day in page.days]
-    used = [(day.used or 0.0) / size if day else 0.0 for day in days]
+def _over_time(page: ReportPage) -> Chart:
+    """Return what was used and saved on each day, or in each month; the whisker is the interval of what was saved."""
+    is_daily = len(page.days) <= MAX_BARS
+    entries = page.days if is_daily else _months(page.days)
+    name, unit, size = _bar_unit(page.total, entries)
+    bars_of = [{quantity.name: quantity for quantity in _quantities(entry)}.get(name) for entry in entries]
+    used = [(one.used or 0.0) / size if one else 0.0 for one in bars_of]
     known = [
-        (place, day.saved / size, (day.ci90 or 0.0) / size)
-        for place, day in enumerate(days)
-        if day and day.saved is not None
+        (place, one.saved / size, (one.ci90 or 0.0) / size)
+        for place, one in enumerate(bars_of)
+        if one and one.saved is not None
     ]
     bars = [
         Bars(
             name="used",
             xs=range(len(used)),
             ys=used,
-            texts=[_used_text(day) for day in page.days],
+            texts=[_used_text(entry) for entry in entries],
             colour="power",
             is_tinted=True,
         ),
@@ -182,31 +192,53 @@ def _by_day(page: ReportPage) -> Chart:
             bottoms=[used[place] for place, _, _ in known],
             lowers=[used[place] + saved - half for place, saved, half in known],
             uppers=[used[place] + saved + half for place, saved, half in known],
-            texts=[_saved_text(page.days[place]) for place, _, _ in known],
+            texts=[_saved_text(entries[place]) for place, _, _ in known],
             colour="saved",
         ),
     ]
+    period = "day" if is_daily else "month"
     return Chart(
-        title="Day by day",
-        words="Used, and saved against the same work at the prior limits. A day without evidence has no saving.",
-        x_axis=NameAxis(names=[_day_text(day.name) for day in page.days], label="day"),
-        panels=[Panel(axis=NumberAxis(label=f"{unit} a day", has_zero=True), marks=bars)],
+        title=f"{period.capitalize()} by {period}",
+        words=f"Used, and saved against the same work at the prior limits. A {period} without evidence has no saving.",
+        x_axis=NameAxis(names=[_date_text(entry.name) for entry in entries], label=period),
+        panels=[Panel(axis=NumberAxis(label=f"{unit} a {period}", has_zero=True), marks=bars)],
     )
 
 
-def _day_text(name: str) -> str:
+def _months(days: Sequence[Entry]) -> list[Entry]:
+    """Return the sums of the days of each month, named as in `2026-11`."""
+    return [_sum_of(name, list(group)) for name, group in groupby(days, key=lambda day: day.name[:_MONTH_LETTERS])]
+
+
+def _sum_of(name: str, days: Sequence[Entry]) -> Entry:
+    currencies = {day.currency for day in days if day.currency is not None}
+    total: dict[str, float | None] = {}
+    for quantity in _SUMMED:
+        known = [amount for day in days if (amount := getattr(day, quantity)) is not None]
+        is_known = bool(known) and (len(currencies) <= 1 or "cost" not in quantity)
+        total[quantity] = sum(known) if is_known else None
+    for stem, unit in (("energy", "_j"), ("carbon", "_g"), ("cost", "")):
+        saved, baseline = total[f"saved_{stem}{unit}"], total[f"baseline_{stem}{unit}"]
+        total[f"saved_{stem}_ratio"] = saved / baseline if saved is not None and baseline else None
+    return replace(Entry(name=name, currency=currencies.pop() if len(currencies) == 1 else None), **total)
+
+
+def _date_text(name: str) -> str:
+    """Return a day as `1 May`, and a month as `May 2021`."""
+    if len(name) <= _MONTH_LETTERS:
+        return f"{date.fromisoformat(f'{name}-01'):%b %Y}"
     day = date.fromisoformat(name)
     return f"{day.day} {day:%b}"
 
 
-def _day_unit(page: ReportPage) -> tuple[str, str, float]:
+def _bar_unit(total: Entry, entries: Sequence[Entry]) -> tuple[str, str, float]:
     """Return which quantity the bars show, as in the headline; its unit, and the size of that."""
-    told = _told(page.total) or next(iter(_quantities(page.total)), None)
+    told = _told(total) or next(iter(_quantities(total)), None)
     if told is not None and told.name == "CO₂e":
-        most_g = max((day.carbon_g or 0.0 for day in page.days), default=0.0)
+        most_g = max((entry.carbon_g or 0.0 for entry in entries), default=0.0)
         return (told.name, "kg CO₂e", 1e3) if most_g >= 1e3 else (told.name, "g CO₂e", 1.0)  # noqa: PLR2004 — a kilogram
     if told is not None and told.name == "Cost":
-        return told.name, page.total.currency or "cost", 1.0
+        return told.name, total.currency or "cost", 1.0
     return "Energy", "kWh", JOULES_PER_KWH
 
 

@@ -1,13 +1,14 @@
 """The page of a report: the same numbers as its lines, each with its interval; hostile names are text."""
 
 import re
+from datetime import date, timedelta
 from html import unescape
 
 import pytest
 from msgspec.structs import replace
 
 from controller.history.energy_history.report import TOO_EARLY, Entry
-from controller.web.report_page import MAX_ROWS, ReportPage, render_report
+from controller.web.report_page import MAX_BARS, MAX_ROWS, ReportPage, render_report
 from tests.controller.web.charts.test_markup import HOSTILE, Reader
 
 
@@ -95,6 +96,20 @@ def test_a_month_has_a_bar_a_day_and_a_whisker_where_there_is_evidence() -> None
     assert page.count('class="bar c-power tinted" x=') == 31
     assert page.count('class="bar c-saved" x=') == 30
     assert page.count('class="whisker c-text"') == 30
+
+
+def test_more_than_a_hundred_days_are_shown_by_month_and_sum_up() -> None:
+    first = date(2021, 5, 1)
+    days = [entry(f"{first + timedelta(days=day)}", energy_j=9e7 * (1 + day % 3)) for day in range(MAX_BARS + 1)]
+    assert page_of(entry("total"), days=days[:-1]).count('class="bar c-power tinted" x=') == MAX_BARS
+    page = page_of(entry("total"), days=days)
+    text = text_of(page)
+    assert page.count('class="bar c-power tinted" x=') == page.count('class="whisker c-text"') == 4
+    assert "Month by month" in text
+    assert "kg CO₂e a month" in text
+    assert all(f"{month} 2021" in text for month in ("May", "Jun", "Jul", "Aug"))
+    assert f"{sum(day.energy_j or 0.0 for day in days[:31]) / 3.6e9:.3g} MWh" in text
+    assert "103 kg CO₂e, 14.4 %" in text
 
 
 def test_no_run_is_no_number() -> None:
