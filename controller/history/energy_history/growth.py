@@ -27,6 +27,8 @@ BASELINE: Final = tuple(f"baseline_{name}" for name in USED)
 """What that is. The difference to what is compared is saved (of the duration: lost)."""
 RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE)
 GPU_AMOUNTS: Final = ("energy_j", "carbon_g", "cost")
+CURRENCY_SEPARATOR: Final = ", "
+"""Between the currencies of a run or GPU that was priced in several."""
 
 Amounts = dict[str, float | None]
 """By the name of the quantity; None where it is not known."""

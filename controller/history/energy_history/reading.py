@@ -6,9 +6,9 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Connection, RowMapping, Table, and_, exists, func, not_, or_, select
 
-from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS, Amounts
+from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, RUN_AMOUNTS, Amounts
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus
-from controller.history.energy_history.schema import CURRENCY_SEPARATOR, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
 
@@ -47,21 +47,29 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
     is_led = exists().where(whole.c.node == "", is_same_run)
     conditions = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
-    columns = [RUNS.c[name] for name in ("id", *RunFilter._fields, "record")]
+    columns = [RUNS.c[name] for name in ("id", *RunFilter._fields, "record", "currency")]
     rows = connection.execute(select(*columns).where(or_(RUNS.c.node == "", not_(is_led)), *conditions))
     used = set().union(*sums)
     runs = {
-        number: (user, job, run, _record_of(record, run)) for number, user, job, run, record in rows if number in used
+        number: (user, job, run, _record_of(record, run, currency))
+        for number, user, job, run, record, currency in rows
+        if number in used
     }
     return [
         [Part(*runs[number], amounts) for number, amounts in of_period.items() if number in runs] for of_period in sums
     ]
 
 
-def _record_of(text: str, run: str) -> RunEnergy:
-    """Return a run's record; one that cannot be read, as of a newer version, knows nothing: its amounts are counted."""
+def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:
+    """Return a run's record, without the cost where that is in several currencies.
+
+    One that cannot be read, as of a newer version, knows nothing: its amounts are counted.
+    """
     try:
-        return decode(text.encode(), RunEnergy)
+        record = decode(text.encode(), RunEnergy)
+        if CURRENCY_SEPARATOR not in (currency or ""):
+            return record
+        return msgspec.structs.replace(record, currency=currency, cost=None, baseline_cost=None)
     except DecodeError:
         return RunEnergy(
             run=run, state="silent", gpu_model="", n_gpus=0, iterations=0, epochs=0, duration_s=0.0, energy_j=0.0

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from controller.history.energy_history.growth import GPU_AMOUNTS, Amounts, added
+from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, Amounts, added
 from publishers.messages.reports import RunEnergy
 
 HOW_COMBINED: Final = (
@@ -95,7 +95,7 @@ def sum_of_gpus(name: str, gpus: Sequence[Entry]) -> Entry:
 
 def _in_one_currency(cost: float | None, currencies: Iterable[str | None]) -> tuple[float | None, str | None]:
     """Return a sum of costs and its currency; of several there is no sum, and without prices a record names none."""
-    known = {currency for currency in currencies if currency is not None}
+    known = {one for currency in currencies if currency for one in currency.split(CURRENCY_SEPARATOR)}
     return (None, None) if len(known) > 1 else (cost, next(iter(known), None))
 
 

@@ -31,8 +31,6 @@ MIGRATIONS: Final = Migrations(
     scripts=Path(__file__).parent / "migrations", lock=0x6869_7374_6F72_7921, version_table="history_version"
 )
 """The lock's key is the bytes of "history!"."""
-CURRENCY_SEPARATOR: Final = ", "
-"""Between the currencies of a GPU that was priced in several."""
 METADATA: Final = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -57,6 +55,7 @@ RUNS: Final = Table(
     Column("record", Text, nullable=False),  # the newest record as it was published, JSON
     Column("earlier", JSON, nullable=False),
     *(Column(name, Double) for name in RUN_AMOUNTS),
+    Column("currency", Text),
     UniqueConstraint("user", "job", "run", "node"),
     Index("ix_runs_run", "run"),
     Index("ix_runs_heard_s", "heard_s"),

@@ -7,6 +7,7 @@ that are written twice count once, and what was not written is in the next one.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from sqlalchemy.engine import RowMapping
 
 from controller.config import Retention
 from controller.history.energy_history.growth import (
+    CURRENCY_SEPARATOR,
     GPU_AMOUNTS,
     ONLY_GROWING,
     QUARTER_S,
@@ -44,7 +46,6 @@ from controller.history.energy_history.growth import (
 )
 from controller.history.energy_history.plausibility import FUTURE_S, foreign_gpu_growth, is_possible_run
 from controller.history.energy_history.schema import (
-    CURRENCY_SEPARATOR,
     DECISIONS,
     GPU_QUARTERS,
     GPUS,
@@ -61,7 +62,7 @@ from publishers.messages.topics import ParsedTopic, Topics
 MAX_RUNS: Final = 50_000
 MAX_GPUS: Final = 20_000
 MAX_CURRENCIES: Final = 4
-"""Of one GPU: with two, costs have no sum already."""
+"""Of one GPU or run: with two, costs have no sum already."""
 MAX_DECISIONS: Final = 200_000
 """The newest of them are kept."""
 MAX_DETAIL: Final = 256
@@ -163,21 +164,21 @@ def _write_runs(
     connection: Connection, runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]], *, is_foreign: bool
 ) -> int:
     known = _known_runs(connection, runs)
-    written: dict[RunName, tuple[RunAccount, list[tuple[int, Amounts]], tuple[RunEnergy, bytes]]] = {}
+    written: dict[RunName, tuple[RunAccount, list[tuple[int, Amounts]], list[tuple[RunEnergy, bytes]]]] = {}
     n_impossible = 0
     n_free = _n_free(connection, RUNS, 2 * MAX_RUNS) if not known.keys() >= runs.keys() else 0
     for name, records in runs.items():
         found = known.get(name)
-        account, of_run, newest = _grown(None if found is None else _account(found), records, is_foreign=is_foreign)
+        account, of_run, kept = _grown(None if found is None else _account(found), records, is_foreign=is_foreign)
         n_impossible += len(records) - len(of_run)
-        if account is None or newest is None:
+        if account is None or not kept:
             continue
         if found is None and not n_free:
             n_impossible += len(of_run)
             continue
         n_free -= found is None
-        written[name] = account, of_run, newest
-    new = [(name, newest[0]) for name, (_, _, newest) in written.items() if name not in known]
+        written[name] = account, of_run, kept
+    new = [(name, kept[-1][0]) for name, (_, _, kept) in written.items() if name not in known]
     began_s = {int(row["id"]): float(row["began_s"]) for row in known.values()}
     numbers = {name: int(row["id"]) for name, row in known.items()} | _insert_runs(connection, new)
     growths: dict[tuple[int, int], Amounts] = {}
@@ -186,17 +187,28 @@ def _write_runs(
             _count(growths, numbers[name], quarter, grown)
     _upsert(connection, RUN_QUARTERS, growths)
     _update(
-        connection, RUNS, [_run_row(numbers[name], account, *newest) for name, (account, _, newest) in written.items()]
+        connection,
+        RUNS,
+        [
+            {"number": numbers[name], "currency": _currency(known.get(name), kept)} | _run_row(account, *kept[-1])
+            for name, (account, _, kept) in written.items()
+        ],
     )
     for (_, number), grown in growths.items():
         _take_back(connection, number, grown, began_s=began_s.get(number, 0.0))
     return n_impossible
 
 
-def _run_row(number: int, account: RunAccount, record: RunEnergy, payload: bytes) -> Row:
+def _currency(row: RowMapping | None, kept: Sequence[tuple[RunEnergy, bytes]]) -> str | None:
+    """Return the currencies of a run's costs; a row of an earlier version has that of its newest record."""
+    before = None if row is None else _decoded(str(row["record"]).encode(), RunEnergy)
+    known = None if row is None else _joined(row["currency"], before and before.currency)
+    return reduce(_joined, (record.currency for record, _ in kept), known)
+
+
+def _run_row(account: RunAccount, record: RunEnergy, payload: bytes) -> Row:
     """Return what a run's row says of its newest record."""
     return {
-        "number": number,
         "heard_s": account.time_s,
         "state": record.state,
         "final": record.final,
@@ -208,18 +220,19 @@ def _run_row(number: int, account: RunAccount, record: RunEnergy, payload: bytes
 
 def _grown(
     account: RunAccount | None, records: Sequence[tuple[RunEnergy, bytes]], *, is_foreign: bool
-) -> tuple[RunAccount | None, list[tuple[int, Amounts]], tuple[RunEnergy, bytes] | None]:
-    """Return the account of a run, in which quarter-hours it has grown, and its newest record that is believed."""
+) -> tuple[RunAccount | None, list[tuple[int, Amounts]], list[tuple[RunEnergy, bytes]]]:
+    """Return the account of a run, in which quarter-hours it has grown, and its records that are believed and new."""
     growths: list[tuple[int, Amounts]] = []
-    newest = None
+    kept: list[tuple[RunEnergy, bytes]] = []
     for record, payload in records:
         after, grown = run_growth(account, record, is_foreign=is_foreign)
         if is_foreign and not is_possible_run(account, record, grown):
             continue
         if after is not account:  # else it is older than the newest
-            account, newest = after, (record, payload)
+            account = after
+            kept.append((record, payload))
         growths.append((quarter_of(after.time_s), grown))
-    return account, growths, newest
+    return account, growths, kept
 
 
 def _n_free(connection: Connection, table: Table, most: int) -> int:
@@ -356,7 +369,7 @@ def _write_grid(connection: Connection, signals: Mapping[tuple[str, int], GridSi
 
 def _joined(known: str | None, now: str | None) -> str | None:
     """Return the currencies that costs are in, with one that may be new; None: costs are not priced."""
-    currencies = sorted({*(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})
+    currencies = sorted({*str(known or "").split(CURRENCY_SEPARATOR), now or ""} - {""})
     return CURRENCY_SEPARATOR.join(currencies[:MAX_CURRENCIES]) or None
 
 

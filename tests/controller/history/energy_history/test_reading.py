@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import event, select, update
 
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, run_parts
+from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import RUNS
 from controller.history.energy_history.writing import write_messages
 from policies.vocabulary.units import DAY_S
@@ -105,3 +107,37 @@ def test_costs_of_a_gpu_add_up_in_one_currency(
             write_messages(connection, [counter], topics=TOPICS, session_s=MIDNIGHT_S)
         (entry,) = gpu_entries(connection, ALL)
     assert (entry.cost, entry.currency) == (cost, currency)
+
+
+@pytest.mark.parametrize("is_one_write", [True, False])
+@pytest.mark.parametrize(
+    ("currencies", "cost", "currency"),
+    [(("EUR", "EUR"), 3.0, "EUR"), ((None, "EUR"), 3.0, "EUR"), (("EUR", "USD"), None, None)],
+)
+def test_a_run_whose_currency_changed_has_no_cost(
+    currencies: tuple[str | None, ...], cost: float | None, currency: str | None, *, is_one_write: bool
+) -> None:
+    priced = [
+        replace(record(number, 1e6 * number), carbon_g=None, cost=1.5 * number, currency=name)
+        for number, name in enumerate(currencies, 1)
+    ]
+    messages = [run_message(each) for each in priced]
+    with memory() as connection:
+        for some in [messages] if is_one_write else [[each] for each in messages]:
+            write_messages(connection, some, topics=TOPICS, session_s=None)
+        (parts,) = run_parts(connection, [ALL], RunFilter())
+    entry = entry_of("r1", parts)
+    assert (entry.energy_j, entry.cost, entry.currency) == (2e6, cost, currency)
+    assert parts[0].record.cost == cost
+    others = [*parts, parts[0]._replace(run="r2", record=priced[0])]
+    assert entry_of("total", others).cost == (None if cost is None else 2 * cost)
+
+
+def test_the_currency_of_a_row_of_an_earlier_version_is_that_of_its_record() -> None:
+    with memory() as connection:
+        for number, name in enumerate(("EUR", "USD"), 1):
+            priced = replace(record(number, 1e6 * number), carbon_g=None, cost=1.5 * number, currency=name)
+            write_messages(connection, [run_message(priced)], topics=TOPICS, session_s=None)
+            if number == 1:
+                connection.execute(update(RUNS).values(currency=None))
+        assert connection.execute(select(RUNS.c.currency)).scalar() == "EUR, USD"
