@@ -61,7 +61,7 @@ class GpuEnergyMeter:
         self._publish = publish
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._energy = CheckedEnergy(max_gap_s=max(MAX_GAP_S, 3 * sample_period_s))
-        self._range_due_s = clock.now_s()
+        self._started_at_s = self._range_due_s = clock.now_s()
         self._read_ns = -1
         self._published_ns = -1
         self._carbon_g = 0.0
@@ -156,6 +156,7 @@ class GpuEnergyMeter:
         return GpuEnergy(
             time_s=now.wall_at_s(sample.time_ns),
             energy_j=sample.energy_j,
+            started_at_s=self._started_at_s,
             unmeasured_s=sample.unmeasured_s,
             power_w=sample.power_w,
             power_limit_w=limit_w,

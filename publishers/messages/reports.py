@@ -53,7 +53,8 @@ class NodeStatus(Message, frozen=True, kw_only=True):
 class GpuEnergy(Message, frozen=True, kw_only=True):
     """The power of one GPU, and the energy it has used since the controller started.
 
-    `time_s` is when it was measured. Where nothing could be since the last message, all that is measured is absent.
+    `time_s` is when it was measured, and `started_at_s` when counting began: a later one is another controller's, whose
+    counters began at 0. Where nothing could be measured since the last message, all that is measured is absent.
     """
 
     time_s: TimeS
@@ -61,6 +62,7 @@ class GpuEnergy(Message, frozen=True, kw_only=True):
     gpu_uuid: Name | None = None
     gpu_index: Count | None = None
     energy_j: Amount | None = None
+    started_at_s: TimeS | None = None
     power_w: PowerW | None = None
     power_limit_w: PowerW | None = None
     unmeasured_s: Amount = 0.0

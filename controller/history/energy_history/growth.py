@@ -7,7 +7,7 @@ growth is the last value, whenever values were read and whatever the clock did (
 from datetime import datetime, timedelta, tzinfo
 from typing import Final, NamedTuple
 
-from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, GpuEnergy, RunEnergy
 
 QUARTER_S: Final = 900
 """Time zones differ by multiples of it: each day of each of them is a number of quarter-hours."""
@@ -129,6 +129,18 @@ def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool) -> 
     if is_same_controller and has_fallen:
         return None
     return growth(before if is_same_controller else {}, after)
+
+
+def begin_anew(before: Amounts, heard_s: float, counters: GpuEnergy) -> bool:
+    """Return whether counters of a GPU are a new controller's: they have fallen, or began after the last message.
+
+    Args:
+        before: the counters of that message.
+        heard_s: its time [Unix s].
+        counters: those now.
+    """
+    has_fallen = (counters.energy_j or 0.0) < (before.get("energy_j") or 0.0)
+    return has_fallen or (counters.started_at_s is not None and heard_s < counters.started_at_s <= counters.time_s)
 
 
 def added(amounts: Amounts, more: Amounts) -> Amounts:

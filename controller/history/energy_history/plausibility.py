@@ -6,10 +6,10 @@ another machine's of the same name: it counts nothing. What was only late is bel
 
 from typing import Final
 
-from controller.history.energy_history.growth import Amounts, RunAccount, growth, run_amounts
+from controller.history.energy_history.growth import GPU_AMOUNTS, Amounts, RunAccount, begin_anew, growth, run_amounts
 from policies.savings.interval import MAX_CI90_RATIO
 from policies.vocabulary.units import DAY_S, JOULES_PER_KWH
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import GpuEnergy, RunEnergy
 
 MAX_GPU_POWER_W: Final = 5_000.0
 """Several times what any board draws [W]."""
@@ -77,17 +77,22 @@ def _has_possible_ratios(record: RunEnergy) -> bool:
     return is_narrow and is_share and 1 / _MAX_TIMES <= (record.slowdown_ratio or 1.0) <= _MAX_TIMES
 
 
-def foreign_gpu_growth(before: Amounts, heard_s: float | None, after: Amounts, time_s: float) -> Amounts | None:
+def foreign_gpu_growth(before: Amounts, heard_s: float | None, counters: GpuEnergy) -> Amounts | None:
     """Return by how much the counters of a GPU of another machine have grown; None: by more than is possible.
 
     {} where the message is not newer than what was counted: a duplicate, one that the broker had retained, or of a
-    clock that was set back, which counts once that has caught up. Counters that have fallen are a new controller's,
-    which has counted since the last message at the earliest: two controllers of one name cannot take turns.
+    clock that was set back, which counts once that has caught up. Counters that have fallen, or began after the last
+    message, are a new controller's: two controllers of one name cannot take turns.
+
+    Args:
+        before: the counters of the last message.
+        heard_s: its time [Unix s]; None: there was none.
+        counters: those now.
     """
+    after: Amounts = {name: getattr(counters, name) for name in GPU_AMOUNTS}
     if heard_s is None:  # what it had counted before is not of now
         return growth(after, after)
-    if time_s <= heard_s:
+    if counters.time_s <= heard_s:
         return {}
-    known_j, now_j = before.get("energy_j") or 0.0, after.get("energy_j") or 0.0
-    grown = growth({} if now_j < known_j else before, after)
-    return grown if are_possible(grown, max_energy_j=MAX_GPU_POWER_W * (time_s - heard_s)) else None
+    grown = growth({} if begin_anew(before, heard_s, counters) else before, after)
+    return grown if are_possible(grown, max_energy_j=MAX_GPU_POWER_W * (counters.time_s - heard_s)) else None

@@ -38,6 +38,7 @@ from controller.history.energy_history.growth import (
     Amounts,
     RunAccount,
     added,
+    begin_anew,
     day_of,
     gpu_growth,
     quarter_of,
@@ -202,7 +203,7 @@ def _write_runs(
 def _currency(row: RowMapping | None, kept: Sequence[tuple[RunEnergy, bytes]]) -> str | None:
     """Return the currencies of a run's costs; a row of an earlier version has that of its newest record."""
     before = None if row is None else _decoded(str(row["record"]).encode(), RunEnergy)
-    known = None if row is None else _joined(row["currency"], before and before.currency)
+    known = None if row is None else _joined(row["currency"], None if before is None else before.currency)
     return reduce(_joined, (record.currency for record, _ in kept), known)
 
 
@@ -313,9 +314,8 @@ def _write_gpus(
             elif grown:
                 row = rows[name]
                 _count(growths, row["id"], quarter_of(energy.time_s), grown)
-                is_new = row["session_s"] != session_s or (energy.energy_j or 0.0) < (
-                    _number(row.get("energy_j")) or 0.0
-                )
+                before: Amounts = {"energy_j": _number(row.get("energy_j"))}
+                is_new = row["session_s"] != session_s or begin_anew(before, _number(row["heard_s"]) or 0.0, energy)
                 counters_of = {key: getattr(energy, key) for key in GPU_AMOUNTS}
                 row |= {key: value for key, value in counters_of.items() if is_new or value is not None}
                 row |= {"session_s": session_s, "gpu_index": energy.gpu_index, "heard_s": energy.time_s}
@@ -331,13 +331,13 @@ def _write_gpus(
 def _gpu_growth(row: Row, energy: GpuEnergy, session_s: float | None, now_s: float) -> Amounts | None:
     """Return by how much counters have grown; {}: nothing is new, None: that is not possible."""
     before: Amounts = {key: _number(row.get(key)) for key in GPU_AMOUNTS}
-    after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
     if session_s is not None:
+        after: Amounts = {key: getattr(energy, key) for key in GPU_AMOUNTS}
         grown = gpu_growth(before, after, is_same_controller=row["session_s"] == session_s)
         return {} if grown is None else grown
     heard_s = _number(row["heard_s"])
     is_known = before["energy_j"] is not None and heard_s is not None and heard_s <= now_s + FUTURE_S
-    return foreign_gpu_growth(before, heard_s if is_known else None, after, energy.time_s)
+    return foreign_gpu_growth(before, heard_s if is_known else None, energy)
 
 
 def _write_decisions(connection: Connection, changes: Mapping[int, Sequence[LimitChange]]) -> None:

@@ -215,6 +215,16 @@ async def test_a_gpu_without_meters_is_told_once_and_publishes_no_value(
     assert bench.published == [GpuEnergy(time_s=MIDNIGHT_S + second) for second in range(0, 60, 5)]
 
 
+async def test_counters_say_since_when_they_count() -> None:
+    bench = MeterBench()
+    await asyncio.sleep(100)
+    async with bench.running():
+        await asyncio.sleep(9)
+    first, second = bench.published
+    assert first.started_at_s == second.started_at_s == MIDNIGHT_S
+    assert second.time_s > MIDNIGHT_S + 100
+
+
 async def test_a_power_of_0_w_at_first_is_an_absence_that_passes() -> None:
     gpu = CountedGpu(None, None, power_w=0.0)
     gpu.readings += [Sample(time_ns=ns(second), power_w=100.0) for second in range(2, 9)]

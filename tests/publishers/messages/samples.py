@@ -61,6 +61,7 @@ REPORTS: list[tuple[Message, bytes]] = [
         GpuEnergy(
             time_s=1.7e9,
             energy_j=1234.5,
+            started_at_s=1.69e9,
             power_w=250.25,
             power_limit_w=275.0,
             carbon_g=0.125,
@@ -72,9 +73,9 @@ REPORTS: list[tuple[Message, bytes]] = [
             job="resnet50",
         ),
         (
-            b'{"time_s":1700000000.0,"energy_j":1234.5,"power_w":250.25,"power_limit_w":275.0,"carbon_g":0.125,"'
-            b'cost":-0.5,"currency":"EUR","carbon_intensity_g_per_kwh":412.0,"utilization_ratio":0.97,"temperatu'
-            b're_c":61.0,"job":"resnet50"}'
+            b'{"time_s":1700000000.0,"energy_j":1234.5,"started_at_s":1690000000.0,"power_w":250.25,"power_limit'
+            b'_w":275.0,"carbon_g":0.125,"cost":-0.5,"currency":"EUR","carbon_intensity_g_per_kwh":412.0,"utiliz'
+            b'ation_ratio":0.97,"temperature_c":61.0,"job":"resnet50"}'
         ),
     ),
     (

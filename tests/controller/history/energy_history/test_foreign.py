@@ -47,6 +47,30 @@ def test_a_restarted_controller_counts_from_nothing() -> None:
         assert gpu_j(connection) == pytest.approx(3e4)
 
 
+@pytest.mark.parametrize(("started_after_s", "used_j"), [(3_000.0, 3e6), (-60.0, 2e6), (None, 2e6), (9_000.0, 2e6)])
+def test_a_controller_that_began_in_an_outage_has_used_all_that_it_counts(
+    started_after_s: float | None, used_j: float
+) -> None:
+    started_at_s = None if started_after_s is None else MIDNIGHT_S + started_after_s
+    with memory() as connection:
+        write(connection, gpu_message(MIDNIGHT_S, 1e6, started_at_s=MIDNIGHT_S - 1e4))
+        assert write(connection, gpu_message(MIDNIGHT_S + 7_200, 3e6, started_at_s=started_at_s)) == 0
+        assert gpu_j(connection) == pytest.approx(used_j)
+        later = gpu_message(MIDNIGHT_S + 7_210, 3.01e6, started_at_s=started_at_s)
+        write(connection, later, now_s=MIDNIGHT_S + 7_210)
+        assert gpu_j(connection) == pytest.approx(used_j + 1e4)
+
+
+def test_carbon_of_a_controller_that_began_in_an_outage_counts_from_nothing() -> None:
+    readings = [(0.0, 1e5, 100.0, -60.0), (3_600.0, 2e5, None, 60.0), (3_660.0, 3e5, 7.0, 60.0)]
+    with memory() as connection:
+        for after_s, energy_j, carbon_g, started_after_s in readings:
+            at_s, started_at_s = MIDNIGHT_S + after_s, MIDNIGHT_S + started_after_s
+            message = gpu_message(at_s, energy_j, carbon_g=carbon_g, started_at_s=started_at_s)
+            write(connection, message, now_s=at_s)
+        assert connection.execute(select(func.sum(GPU_QUARTERS.c.carbon_g))).scalar() == pytest.approx(7.0)
+
+
 def test_carbon_that_is_not_known_for_a_while_counts_once() -> None:
     readings = [(0.0, 1e5, 100.0), (60.0, 1.1e5, None), (120.0, 1.2e5, 110.0), (180.0, 1e3, None), (240.0, 2e5, 7.0)]
     with memory() as connection:
