@@ -24,6 +24,8 @@ PERIOD_S: Final = 30.0
 """Between two writes: what a kill costs is in the next cumulative value all the same."""
 SETTLE_S: Final = 0.5
 """A write waits so long, so that runs that end together are written together."""
+MAX_SETTLE_S: Final = 5.0
+"""The same where writes take long: ten times as long as the last one, up to this."""
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_ENERGIES: Final = 5_000
 MAX_DECISIONS: Final = 5_000
@@ -107,13 +109,16 @@ class HistoryRecorder:
 
     async def run(self) -> None:
         """Write what has come together, every `PERIOD_S` and soon after the end of a run, until cancelled."""
+        settle_s = SETTLE_S
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick(), name="recorder ticks")
             while True:
                 await self._is_due.wait()
-                await self._clock.sleep_until(self._clock.now_s() + SETTLE_S)
+                await self._clock.sleep_until(self._clock.now_s() + settle_s)
                 self._is_due.clear()  # what ends during the write is due again
+                begun_s = self._clock.now_s()
                 await self.flush()
+                settle_s = min(max(10 * (self._clock.now_s() - begun_s), SETTLE_S), MAX_SETTLE_S)
 
     async def _tick(self) -> None:
         tick_s = self._clock.now_s()
