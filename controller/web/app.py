@@ -1,6 +1,7 @@
 """The process of a site's history: builds its parts, runs one task for each, and stops them in reverse order.
 
 bus → intake → recorder's queue → history ← reports over HTTP
+             → what is known now ← pages over HTTP
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from controller.ports import Bus
 from controller.runtime.clock import Clock, SystemClock
 from controller.web.config import WebConfig
 from controller.web.intake import SiteIntake
+from controller.web.live.site_state import SiteState
 from controller.web.routes import Gauges, site_routes, to_problem
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
@@ -81,7 +83,9 @@ class Site:
     def __init__(self, config: WebConfig, *, bus: Bus, store: SiteStore, topics: Topics, clock: Clock) -> None:
         self._bus = bus
         self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
-        self._intake = SiteIntake(topics, self._recorder, clock=clock, retention_s=config.retention.run_days * DAY_S)
+        self._state = SiteState()
+        retention_s = config.retention.run_days * DAY_S
+        self._intake = SiteIntake(topics, self._recorder, self._state, clock=clock, retention_s=retention_s)
         self._intake.subscribe(bus)
         quotas = bus.quotas
         gauges = Gauges(

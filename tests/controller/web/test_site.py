@@ -122,6 +122,9 @@ async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> 
         clock=LoopClock(),
     )
     assert bus.filters == [
+        "gridchase/v1/node/+/status",
+        "gridchase/v1/user/+/job/+/run/+/profile",
+        "gridchase/v1/user/+/job/+/run/+/schedule",
         "gridchase/v1/user/+/job/+/run/+/energy",
         "gridchase/v1/user/+/job/+/run/+/node/+/energy",
         "gridchase/v1/node/+/gpu/+/energy",
