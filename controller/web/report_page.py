@@ -13,7 +13,7 @@ from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Bars, Chart, NameAxis, NumberAxis, Panel
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.ticks import number_text
-from controller.web.pages.savings import quantities, slower_text, told_quantity
+from controller.web.pages.savings import savings_of, slower_text, told_saving
 from controller.web.pages.words import percent_text, range_text, typeset
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
 from publishers.training.reporting.amounts import energy_text
@@ -74,7 +74,7 @@ def render_report(page: ReportPage) -> str:
 def _headline(total: Entry) -> str:
     if not total.runs:
         return "no run"
-    told = told_quantity(total)
+    told = told_saving(total)
     if told is None or told.saved is None:
         return f"{TOO_EARLY} what was saved"
     what = "saved" if told.saved >= 0 else "more used"
@@ -92,7 +92,7 @@ def _comparison(total: Entry) -> Markup:
             f"{typeset(quantity.text_of(quantity.saved))}{_share(quantity.saved_ratio)}",
             quantity.interval,
         )
-        for quantity in quantities(total)
+        for quantity in savings_of(total)
         if quantity.baseline is not None and quantity.saved is not None
     ]
     if total.baseline_duration_s and total.slowdown_ratio and total.slowdown_ci90_ratio is not None:
@@ -111,7 +111,7 @@ def _comparison(total: Entry) -> Markup:
 def _by_day(page: ReportPage) -> Chart:
     """Return what was used and saved on each day; the whisker is the interval of what was saved."""
     name, unit, size = _day_unit(page)
-    days = [{quantity.name: quantity for quantity in quantities(day)}.get(name) for day in page.days]
+    days = [{quantity.name: quantity for quantity in savings_of(day)}.get(name) for day in page.days]
     used = [(day.used or 0.0) / size if day else 0.0 for day in days]
     known = [
         (place, day.saved / size, (day.ci90 or 0.0) / size)
@@ -153,7 +153,7 @@ def _day_text(name: str) -> str:
 
 def _day_unit(page: ReportPage) -> tuple[str, str, float]:
     """Return which quantity the bars show, as in the headline; its unit, and the size of that."""
-    told = told_quantity(page.total) or next(iter(quantities(page.total)), None)
+    told = told_saving(page.total) or next(iter(savings_of(page.total)), None)
     if told is not None and told.name == "CO₂e":
         most_g = max((day.carbon_g or 0.0 for day in page.days), default=0.0)
         return (told.name, "kg CO₂e", 1e3) if most_g >= 1e3 else (told.name, "g CO₂e", 1.0)  # noqa: PLR2004 — a kilogram
@@ -190,11 +190,11 @@ def _cells(row: Entry) -> tuple[str, ...]:
 
 
 def _used_text(entry: Entry) -> str:
-    return ", ".join(typeset(quantity.text_of(quantity.used or 0.0)) for quantity in quantities(entry)[::-1])
+    return ", ".join(typeset(quantity.text_of(quantity.used or 0.0)) for quantity in savings_of(entry)[::-1])
 
 
 def _saved_text(entry: Entry) -> str:
-    told = told_quantity(entry)
+    told = told_saving(entry)
     return TOO_EARLY if told is None else told.saved_text
 
 

@@ -12,8 +12,8 @@ from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
 
 
-class Quantity(NamedTuple):
-    """A quantity of a line: what was used, the baseline, what was saved with its interval and share, and its text."""
+class Saving(NamedTuple):
+    """A quantity of a line, and what was saved of it: used, the baseline, what was saved with its interval and share, and its text."""
 
     name: str
     used: float | None
@@ -35,22 +35,22 @@ class Quantity(NamedTuple):
         return f"{typeset(self.text_of(self.saved or 0.0))}{share} ({self.interval})"
 
 
-def quantities(entry: Entry) -> list[Quantity]:
+def savings_of(entry: Entry) -> list[Saving]:
     """Return the quantities of a line that are known to have been used, the one that is told first at the beginning.
 
     What was saved is too early to tell without its interval.
     """
     text_of = partial(money_text, currency=entry.currency)
     carbon, cost, energy = (
-        Quantity(
+        Saving(
             "CO₂e", entry.carbon_g, entry.baseline_carbon_g, entry.saved_carbon_g, entry.saved_carbon_ci90_g,
             entry.saved_carbon_ratio, carbon_text,
         ),
-        Quantity(
+        Saving(
             "Cost", entry.cost, entry.baseline_cost, entry.saved_cost, entry.saved_cost_ci90,
             entry.saved_cost_ratio, text_of,
         ),
-        Quantity(
+        Saving(
             "Energy", entry.energy_j, entry.baseline_energy_j, entry.saved_energy_j, entry.saved_energy_ci90_j,
             entry.saved_energy_ratio, energy_text,
         ),
@@ -62,9 +62,9 @@ def quantities(entry: Entry) -> list[Quantity]:
     ]
 
 
-def told_quantity(entry: Entry) -> Quantity | None:
+def told_saving(entry: Entry) -> Saving | None:
     """Return the quantity whose saving is told: carbon, else money, else energy; None: too early to tell."""
-    return next((quantity for quantity in quantities(entry) if quantity.saved is not None), None)
+    return next((quantity for quantity in savings_of(entry) if quantity.saved is not None), None)
 
 
 def slower_text(entry: Entry) -> str:
