@@ -13,7 +13,7 @@ from publishers.training.reporting.amounts import carbon_text, energy_text, mone
 
 
 class Saving(NamedTuple):
-    """A quantity of a line, and what was saved of it: used, the baseline, what was saved with its interval and share, and its text."""
+    """What was used and saved of a quantity: with the baseline, the half-width of the interval, the share, the text."""
 
     name: str
     used: float | None

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import quote
 
 from controller.web.charts.markup import NO_BREAK
 from controller.web.charts.ticks import number_text
 from publishers.messages.reasons import short_reason
-from publishers.messages.reports import GpuDescription, LimitChange, RunEnergy
+from publishers.messages.reports import LimitChange, RunEnergy
+from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import power_text
 
 NOT_KNOWN_YET: Final = "not known yet"
@@ -92,7 +94,6 @@ def _numbers(change: LimitChange) -> Iterator[str]:
         yield f"{typeset(percent_text(change.speed_ratio))} of full speed"
 
 
-def gpu_name(description: GpuDescription | None, index: int | None, gpu_uuid: str) -> str:
-    """Return how people call a GPU of a node: its number, else its UUID."""
-    known = description.index if description is not None else index
-    return gpu_uuid if known is None else str(known)
+def run_path(key: RunKey) -> str:
+    """Return where the page of a run is."""
+    return "/run/" + "/".join(quote(name, safe="") for name in key)

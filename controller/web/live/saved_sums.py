@@ -1,0 +1,63 @@
+"""What a site has saved today, in seven days and in this month, read from its history once a minute."""
+
+from datetime import datetime
+from functools import partial
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from controller.history.energy_history.growth import day_of
+from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.report import Entry, entry_of
+from controller.web.store import SiteStore
+from policies.database.errors import DatabaseVersionError
+from policies.vocabulary.units import DAY_S
+
+READ_TIMEOUT_S: Final = 10.0
+
+
+class Sums(NamedTuple):
+    """What was used and saved since the midnight `since_s` of this machine's zone, and in longer times [Unix s]."""
+
+    since_s: float
+    today: Entry
+    week: Entry
+    month: Entry
+
+
+class SavedSums:
+    """Keeps the sums, so that no page waits for a database.
+
+    Args:
+        store: the history.
+
+    Attributes:
+        fault: why they could not be read the last time, a sentence; "": they could.
+    """
+
+    def __init__(self, store: SiteStore) -> None:
+        self.fault = ""
+        self._store = store
+        self._known: Sums | None = None
+
+    def at(self, now_s: float) -> Sums | None:
+        """Return the sums of the day of a moment [Unix s]; None: they are not known, or not yet."""
+        is_of_today = self._known is not None and self._known.since_s == day_of(now_s, None)[0]
+        return self._known if is_of_today else None
+
+    async def refresh(self, now_s: float) -> None:
+        """Read the sums until now; where that fails, the last ones stay."""
+        try:
+            self._known = await self._store.read(partial(_read, now_s=now_s), timeout_s=READ_TIMEOUT_S)
+        except (DatabaseVersionError, OSError) as error:
+            self.fault = str(error) or f"the history did not answer in {READ_TIMEOUT_S:.0f} s"
+        else:
+            self.fault = ""
+
+
+def _read(connection: Connection, *, now_s: float) -> Sums:
+    today = datetime.fromtimestamp(now_s).astimezone()
+    midnight_s = day_of(now_s, None)[0]
+    month_s = day_of(today.replace(day=1, hour=12).timestamp(), None)[0]
+    periods = [Period(since_s, now_s) for since_s in (midnight_s, now_s - 7 * DAY_S, month_s)]
+    return Sums(midnight_s, *(entry_of("", parts) for parts in run_parts(connection, periods, RunFilter())))

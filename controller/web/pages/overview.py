@@ -1,0 +1,353 @@
+"""The first page: what is wrong, what was saved today, power now, GPUs, the grid and the plan, decisions, runs."""
+
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from controller.history.energy_history.report import Entry
+from controller.web.charts.document import render_cells
+from controller.web.charts.figure import render_chart
+from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.web.live.saved_sums import Sums
+from controller.web.live.site_state import RunState, SiteState
+from controller.web.pages.gpus import SILENT_S, GpuView, gpu_views, render_tiles
+from controller.web.pages.layout import (
+    moment_text,
+    render_bar,
+    render_card,
+    render_page,
+    render_state,
+    render_time,
+)
+from controller.web.pages.plan_chart import plan_chart
+from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
+from controller.web.pages.words import (
+    NOT_KNOWN_YET,
+    decision_text,
+    limit_text,
+    percent_text,
+    run_path,
+    typeset,
+    without_number_text,
+)
+from policies.vocabulary.units import duration_text
+from publishers.messages.reports import GridSignal, LimitChange, RunEnergy
+from publishers.messages.topics import RunKey
+from publishers.training.reporting.amounts import power_text
+
+MAX_TILES: Final = 64
+MAX_DECISIONS: Final = 8
+MAX_RUNS: Final = 20
+MAX_ALERTS: Final = 10
+TOGETHER_S: Final = 5.0
+"""GPUs of a run get their limit within this time of each other: one decision [s]."""
+_SAME_W: Final = 1.0
+
+
+class Overview(NamedTuple):
+    """What the page is about.
+
+    Attributes:
+        state: what is known of the site.
+        sums: what was saved; None: not known.
+        sums_fault: why not, a sentence; "": not yet.
+        troubles: what keeps this process from its work, a sentence each.
+    """
+
+    state: SiteState
+    sums: Sums | None
+    sums_fault: str = ""
+    troubles: Sequence[str] = ()
+
+
+def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
+    """Return the page, HTML."""
+    views = gpu_views(overview.state, now_s, zone)
+    running = running_runs(overview.state, now_s)
+    parts = [
+        *_alerts(overview, views, now_s, zone),
+        _saved_today(overview),
+        _power_now(overview.state, views, running, now_s),
+        _gpus(views),
+        _grid_and_plan(overview.state, running, now_s, zone),
+        _decisions(overview.state, now_s, zone),
+        _runs(running, now_s, zone),
+    ]
+    return render_page("Overview", current="/", parts=parts, now_s=now_s, zone=zone, shows_title=False)
+
+
+def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
+    """Return the runs that go on."""
+    return {
+        key: run
+        for key, run in sorted(state.runs.items())
+        if run.energy is not None
+        and run.energy.state == "running"
+        and not run.energy.final
+        and now_s - (run.energy.time_s or run.heard_s) <= SILENT_S
+    }
+
+
+def _alerts(overview: Overview, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    """Yield a strip of what somebody should look at, if there is anything."""
+    found = [*overview.troubles, *_wrong(overview.state, views, now_s, zone)]
+    if not found:
+        return
+    shown = [element("li", render_state("warning", text)) for text in found[:MAX_ALERTS]]
+    if len(found) > MAX_ALERTS:
+        shown.append(element("li", escaped(f"and {len(found) - MAX_ALERTS} more")))
+    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    heading = element("h2", escaped(f"{things} to look at"))
+    yield element("section", heading, element("ul", *shown, class_="lines"), class_="card alert")
+
+
+def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
+    for name, node in sorted(state.nodes.items()):
+        if node.status.state != "online":
+            since_s = node.status.time_s or node.heard_s
+            yield f"The controller of {name} is offline; its last word was of {moment_text(since_s, now_s, zone)}."
+    for view in views:
+        if view.is_wrong:
+            yield f"GPU {view.name}: {view.why}."
+    for (zone_name, _), signal in sorted(state.grid.items()):
+        if signal.state == "stale":
+            yield (
+                f"The signal of {zone_name} ({signal.source}) is {duration_text(signal.age_s)} too old:"
+                " plans do without it."
+            )
+
+
+def _saved_today(overview: Overview) -> Markup:
+    note = "since midnight, against the same work at the prior limits"
+    sums = overview.sums
+    if sums is None:
+        text = f"Not known: {overview.sums_fault}" if overview.sums_fault else f"{NOT_KNOWN_YET.capitalize()}."
+        return render_card("Saved today", element("p", escaped(text), class_="second"), width="wide", note=note)
+    content = _figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)
+    longer = " · ".join(
+        f"{name} {told.saved_text}"
+        for name, entry in (("7 days", sums.week), ("this month", sums.month))
+        if (told := told_saving(entry)) is not None
+    )
+    below = [element("p", escaped(longer), class_="small")] if longer else []
+    return render_card("Saved today", content, *below, width="wide", note=note, link=("/history", "History"))
+
+
+def _no_saving(today: Entry) -> Markup:
+    text = "No run used anything today."
+    if today.runs:
+        runs = "1 run" if today.runs == 1 else f"{today.runs} runs"
+        text = f"Not known yet: {runs} today, and no evidence yet of what was saved. It takes half an hour of a run."
+    return element("p", escaped(text), class_="second")
+
+
+def _figures(today: Entry) -> Markup:
+    """Return what was saved of each quantity, with its interval, and the time that it took."""
+    figures = []
+    for saving in savings_of(today):
+        if saving.saved is None:
+            continue
+        number, _, unit = typeset(saving.text_of(saving.saved)).partition(NO_BREAK)
+        of = ""
+        if saving.saved_ratio is not None and saving.baseline is not None:
+            share, baseline = percent_text(saving.saved_ratio), saving.text_of(saving.baseline)
+            of = f"{typeset(share)} of {typeset(baseline)}"
+        figures.append(
+            element(
+                "div",
+                element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-saved"),
+                element("p", escaped(of)),
+                element("p", escaped(f"between {saving.interval.replace(' to ', ' and ')}"), class_="note"),
+            )
+        )
+    slower = slower_text(today)
+    taken = f"Price paid: {slower} more time." if slower else ""
+    known = ""
+    if today.runs != today.measured_runs:
+        known = f"Known of {today.measured_runs} of {today.runs} runs."
+    note = " ".join(filter(None, (taken, known)))
+    return joined([element("div", *figures, class_="figures"), element("p", escaped(note))])
+
+
+def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey, RunState], now_s: float) -> Markup:
+    answering = [view for view in views if view.power_w is not None]
+    if not answering:
+        nothing = element("p", escaped("No GPU has been heard yet." if not views else "No GPU answers."))
+        return render_card("Power now", nothing, width="narrow")
+    power_w = sum(view.power_w or 0.0 for view in answering)
+    limits_w, priors_w = (
+        sum(powers) if len(powers) == len(answering) else None
+        for powers in (
+            [view.limit_w for view in answering if view.limit_w is not None],
+            [view.prior_w for view in answering if view.prior_w is not None],
+        )
+    )
+    number, _, unit = typeset(power_text(power_w)).partition(NO_BREAK)
+    content = [element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-power")]
+    full_w = full_power_w(answering, running)
+    if full_w is not None:
+        content.append(
+            element("p", escaped(f"about {typeset(power_text(full_w))} at the prior limits, by its runs' curves"))
+        )
+    if limits_w is not None and priors_w:
+        texts = [typeset(power_text(sum_w)) for sum_w in (limits_w, priors_w)]
+        content.append(
+            render_bar(
+                f"draws {typeset(power_text(power_w))}; limits {texts[0]}, prior limits {texts[1]}",
+                drawn_ratio=power_w / priors_w,
+                mark_ratio=limits_w / priors_w,
+            )
+        )
+        content.append(element("p", escaped(f"limits of {texts[0]} in all, before us {texts[1]}"), class_="note"))
+    content.append(element("ul", *(element("li", line) for line in _health(state, views, now_s)), class_="lines"))
+    return render_card("Power now", *content, width="narrow")
+
+
+def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> float | None:
+    """Return what all GPUs would draw at their prior limits, by the curves of their runs [W]; None: not known."""
+    without_run_w = sum(view.power_w or 0.0 for view in answering if view.job is None)
+    of_runs = [_full_power_w(run) for run in running.values() if run.energy is not None and run.energy.n_gpus]
+    known = [power_w for power_w in of_runs if power_w is not None]
+    return without_run_w + sum(known) if known and len(known) == len(of_runs) else None
+
+
+def _full_power_w(run: RunState) -> float | None:
+    """Return the power of a run at its highest limit, if that is the prior one [W]."""
+    if run.profile is None or run.energy is None or not run.profile.points or not run.energy.max_power_w:
+        return None
+    top = max(run.profile.points, key=lambda point: point.power_limit_w)
+    prior_w = run.energy.max_power_w / run.energy.n_gpus
+    return top.power_w if abs(top.power_limit_w - prior_w) <= _SAME_W else None
+
+
+def _health(state: SiteState, views: Sequence[GpuView], now_s: float) -> Iterator[Markup]:
+    n_answering = sum(view.power_w is not None for view in views)
+    n_online = sum(node.status.state == "online" for node in state.nodes.values())
+    is_all = n_answering == len(views) and n_online == len(state.nodes)
+    yield render_state(
+        "ok" if is_all else "error",
+        f"{n_answering} of {len(views)} GPUs answer, {n_online} of {len(state.nodes)} nodes",
+    )
+    signal = first_signal(state)
+    if signal is None:
+        yield render_state("idle", "no signal of the grid")
+    else:
+        age = duration_text(max(now_s - (signal.known_until_s or signal.issued_at_s), 0.0))
+        text = {"fresh": "Signal fresh", "held": "Signal held", "forecast": "Signal forecast"}.get(
+            signal.state, "Signal too old"
+        )
+        mark = "ok" if signal.state == "fresh" else "warning"
+        yield render_state(
+            mark, f"{text}: {signal.zone}, {signal.source}" + ("" if signal.state == "fresh" else f", {age} old")
+        )
+    n_wrong = sum(view.mark == "warning" for view in views)
+    yield render_state(
+        "warning" if n_wrong else "ok",
+        f"{n_wrong} GPUs with a limit to look at" if n_wrong else "Nothing stranded, no other writer",
+    )
+
+
+def first_signal(state: SiteState) -> GridSignal | None:
+    """Return the signal that is shown first: carbon before price, by the names of zones."""
+    by_kind = sorted(state.grid.items(), key=lambda item: (item[0][1] != "carbon", item[0][0]))
+    return next((signal for _, signal in by_kind), None)
+
+
+def _gpus(views: Sequence[GpuView]) -> Markup:
+    if not views:
+        return render_card("GPUs", element("p", escaped("No controller has been heard yet."), class_="second"))
+    note = "bar: drawn · mark: limit · whole width: prior limit"
+    left_out = len(views) - MAX_TILES
+    more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
+    return render_card("GPUs", render_tiles(views[:MAX_TILES]), more, note=note, link=("/gpus", "all GPUs"))
+
+
+def _grid_and_plan(state: SiteState, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
+    schedules = [run.schedule for run in running.values() if run.schedule is not None]
+    chart = plan_chart(first_signal(state), schedules, n_running=len(running), now_s=now_s, zone=zone)
+    return element("section", render_chart(chart), class_="card wide")
+
+
+def _decisions(state: SiteState, now_s: float, zone: tzinfo) -> Markup:
+    found = [element("li", *_decision(group, now_s, zone)) for group in decision_groups(state)[:MAX_DECISIONS]]
+    if not found:
+        found = [element("li", escaped("None since this process has started."), class_="second")]
+    return render_card(
+        "Last decisions", element("ul", *found, class_="decisions"), width="narrow", link=("/log", "all")
+    )
+
+
+def decision_groups(state: SiteState) -> list[list[LimitChange]]:
+    """Return the changes of limits, newest first; those that the GPUs of one job got together as one."""
+
+    def what(change: LimitChange) -> tuple[object, ...]:
+        return change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w
+
+    groups: list[list[LimitChange]] = []
+    for _, alike in groupby(reversed(state.decisions), key=what):
+        for change in alike:
+            is_together = groups and what(groups[-1][0]) == what(change)
+            if is_together and groups[-1][-1].time_s - change.time_s <= TOGETHER_S:
+                groups[-1].append(change)
+            else:
+                groups.append([change])
+    return groups
+
+
+def _decision(group: Sequence[LimitChange], now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    change = group[0]
+    indices = sorted({it.gpu_index for it in group if it.gpu_index is not None})
+    where = f"{change.node} {'+'.join(map(str, indices))}" if indices else change.node or ""
+    yield element("b", render_time(change.time_s, now_s, zone))
+    yield joined([escaped(" "), element("bdi", escaped(change.job or "no run")), escaped(" ")])
+    yield element("span", escaped(where), class_="note")
+    yield element(
+        "div", escaped(limit_text(change)), element("span", escaped(f" · {decision_text(change)}"), class_="second")
+    )
+
+
+def _runs(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
+    if not running:
+        return render_card(
+            "Runs", element("p", escaped("No run goes on."), class_="second"), link=("/runs", "all runs")
+        )
+    headings = ("run", "done", "slower so far (90 %)", "saved so far (90 %)")
+    rows = [tuple(_run(key, run, now_s, zone)) for key, run in list(running.items())[:MAX_RUNS]]
+    left_out = len(running) - MAX_RUNS
+    more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
+    table = render_cells(headings, rows, are_names=(True, True, False, False))
+    return render_card("Runs", table, more, link=("/runs", "all runs"))
+
+
+def _run(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    energy = run.energy
+    if energy is None:
+        return
+    link = element("a", element("bdi", escaped(key.job)), href=run_path(key))
+    boards = f"{energy.n_gpus}{NO_BREAK}{energy.gpu_model}" if energy.n_gpus else "no GPU"
+    who = element("span", element("bdi", escaped(f" {key.user}")), escaped(f" · {key.run} · {boards}"), class_="note")
+    yield element("span", link, who)
+    yield _done(run, energy, now_s, zone)
+    entry = run_entry(key, energy)
+    slower = slower_text(entry) or without_number_text(energy)
+    yield escaped(f"{slower}{_budget(run)}")
+    told = told_saving(entry)
+    yield escaped(without_number_text(energy) if told is None else told.saved_text)
+
+
+def _budget(run: RunState) -> str:
+    ratio = run.schedule.max_slowdown_ratio if run.schedule is not None else None
+    return "" if ratio is None else f" of {typeset(percent_text(ratio - 1))}"
+
+
+def _done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
+    if run.profile is not None and run.profile.state in {"waiting", "profiling"}:
+        return render_state("measuring", f"measuring, {duration_text(energy.duration_s)} old")
+    end_s = run.schedule.expected_end_s if run.schedule is not None else None
+    if end_s is None:
+        return escaped(f"{duration_text(energy.duration_s)} so far, end not known")
+    done_ratio = energy.duration_s / max(energy.duration_s + end_s - now_s, energy.duration_s, 1.0)
+    percent = f"{100 * done_ratio:.0f}{NO_BREAK}%"
+    bar = render_bar(f"{percent} of its time", drawn_ratio=done_ratio, kind="thin")
+    return element("span", bar, escaped(f"{percent} · ends "), render_time(end_s, now_s, zone))

@@ -1,0 +1,185 @@
+"""The grid's signal and the power planned for the runs, on one axis of time."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import tzinfo
+from typing import Final
+
+from controller.web.charts.marks import Band, Chart, Line, Mark, NumberAxis, Panel, Rule, TimeAxis
+from controller.web.charts.ticks import number_text
+from controller.web.pages.layout import moment_text
+from controller.web.pages.words import typeset
+from policies.vocabulary.units import HOUR_S
+from publishers.messages.reports import GridSignal, RunSchedule, SignalValue
+
+BACK_S: Final = 12 * HOUR_S
+AHEAD_S: Final = 24 * HOUR_S
+STEP_S: Final = 300.0
+"""Of the power that is planned for all runs together [s]."""
+_UNITS: Final = {"g/kWh": "g CO₂e per kWh"}
+
+
+def plan_chart(
+    signal: GridSignal | None, schedules: Sequence[RunSchedule], *, n_running: int, now_s: float, zone: tzinfo
+) -> Chart:
+    """Return the chart of 12 hours back and 24 ahead.
+
+    Args:
+        signal: of the grid; None: none is known.
+        schedules: of the runs that have a plan.
+        n_running: how many runs go on.
+        now_s: the time [Unix s].
+        zone: of its axis.
+    """
+    panels = (
+        [] if signal is None else [signal_panel(signal, since_s=now_s - BACK_S, until_s=now_s + AHEAD_S, now_s=now_s)]
+    )
+    words = ["No signal of the grid is known."] if signal is None else [signal_sentence(signal, now_s=now_s, zone=zone)]
+    starts_s, powers_w = planned_power(schedules, now_s=now_s, until_s=now_s + AHEAD_S)
+    if powers_w:
+        panels.append(_power_panel(starts_s, powers_w, now_s=now_s, is_named=not panels))
+    words.append(_plan_sentence(len(schedules), n_running))
+    return Chart(
+        title="The grid and the plan, 12 h back and 24 h ahead",
+        words=" ".join(words),
+        x_axis=TimeAxis(zone=zone),
+        panels=panels,
+    )
+
+
+def _plan_sentence(n_planned: int, n_running: int) -> str:
+    if not n_running:
+        return "No run goes on."
+    if n_planned == n_running:
+        return f"All {n_running} runs have a plan." if n_running > 1 else "The run has a plan."
+    return f"{n_planned} of {n_running} runs have a plan."
+
+
+def signal_panel(signal: GridSignal, *, since_s: float, until_s: float, now_s: float, height_em: float = 10.0) -> Panel:
+    """Return the signal between two times: what is known as steps, the forecast through the middle of its hours."""
+    known, expected = _parts(signal, since_s, until_s)
+    marks: list[Mark] = [_now(now_s)]
+    banded = [(x, value) for x, value in expected if value.lower is not None and value.upper is not None]
+    if banded:
+        marks.append(
+            Band(
+                name="90 % band",
+                xs=[x for x, _ in banded],
+                lowers=[value.lower or 0.0 for _, value in banded],
+                uppers=[value.upper or 0.0 for _, value in banded],
+                colour="grid",
+            )
+        )
+    if known:
+        ends_s = [*(starts_s for starts_s, _, _ in known), known[-1][1]]
+        marks.append(
+            Line(name="measured", xs=ends_s, ys=[value for _, _, value in known], colour="grid", is_stepped=True)
+        )
+    if expected:
+        xs, ys = [x for x, _ in expected], [value.value for _, value in expected]
+        marks.append(Line(name="forecast", xs=xs, ys=ys, colour="grid", dash="dashed"))
+    label = _UNITS.get(signal.unit, signal.unit.replace("/kWh", " per kWh"))
+    return Panel(axis=NumberAxis(label=label), marks=marks, height_em=height_em)
+
+
+def _parts(
+    signal: GridSignal, since_s: float, until_s: float
+) -> tuple[list[tuple[float, float, float]], list[tuple[float, SignalValue]]]:
+    """Return what is known, with begin and end of each value, and what is expected, at the middle of its time."""
+    from_s = signal.forecast_from_s if signal.forecast_from_s is not None else float("inf")
+    known: list[tuple[float, float, float]] = []
+    expected: list[tuple[float, SignalValue]] = []
+    for value, end_s in _with_ends(signal):
+        if end_s <= since_s or value.starts_s >= until_s:
+            continue
+        is_expected = value.estimated or (value.starts_s >= from_s and signal.kind != "price")
+        if is_expected:
+            expected.append((min(0.5 * (value.starts_s + end_s), until_s), value))
+        else:
+            known.append((max(value.starts_s, since_s), min(end_s, until_s), value.value))
+    return known, expected
+
+
+def _with_ends(signal: GridSignal) -> Iterator[tuple[SignalValue, float]]:
+    """Yield each value and when it ceases to hold: the last after as long a time as the one before [Unix s]."""
+    values = sorted(signal.values, key=lambda value: value.starts_s)
+    length_s = HOUR_S
+    for place, value in enumerate(values):
+        if place + 1 < len(values):
+            length_s = values[place + 1].starts_s - value.starts_s
+        yield value, value.starts_s + length_s
+
+
+def signal_sentence(signal: GridSignal, *, now_s: float, zone: tzinfo) -> str:
+    """Return the signal now, and the highest and lowest hours ahead, as a sentence."""
+    worst, best = ("Dearest", "cheapest") if signal.kind == "price" else ("Dirtiest", "cleanest")
+    ahead = [value for value, end_s in _with_ends(signal) if end_s > now_s and value.starts_s < now_s + AHEAD_S]
+    now = "Not known now." if signal.value is None else f"Now {value_text(signal.value, signal.unit)}."
+    if len(ahead) < 2:  # noqa: PLR2004 — one is no choice
+        return f"{now} What comes is not known."
+    highest, lowest = (pick(ahead, key=lambda value: value.value) for pick in (max, min))
+    if highest.value == lowest.value:
+        return f"{now} The same for as long as is known."
+    ends = (
+        f"about {value_text(it.value, signal.unit)} at {moment_text(max(it.starts_s, now_s), now_s, zone)}"
+        for it in (highest, lowest)
+    )
+    return f"{now} {worst} {next(ends)}, {best} {next(ends)}."
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a value of the grid with its unit."""
+    return typeset(f"{number_text(value)} {unit}")
+
+
+def planned_power(schedules: Iterable[RunSchedule], *, now_s: float, until_s: float) -> tuple[list[float], list[float]]:
+    """Return the power planned for all runs together, in steps of five minutes, as far as all plans reach.
+
+    A run that ends within its plan needs nothing from then on. The first list is when each step begins and, after
+    them, when the last one ends [Unix s]; the second the power of each [W].
+    """
+    plans = [plan for plan in schedules if plan.entries and plan.until_s > now_s]
+    if not plans:
+        return [], []
+    end_s = min((until_s, *(plan.until_s for plan in plans if not _ends_there(plan))))
+    first = now_s // STEP_S + 1
+    starts_s = [now_s, *(STEP_S * number for number in range(int(first), math.ceil(end_s / STEP_S)))]
+    powers_w = [0.0] * len(starts_s)
+    for plan in plans:
+        for place, power_w in enumerate(_powers_at(plan, starts_s)):
+            powers_w[place] += power_w
+    return [*starts_s, end_s], powers_w
+
+
+def _ends_there(plan: RunSchedule) -> bool:
+    return plan.expected_end_s is not None and plan.expected_end_s <= plan.until_s + 1.0
+
+
+def _powers_at(plan: RunSchedule, starts_s: Iterable[float]) -> Iterator[float]:
+    place = 0
+    for at_s in starts_s:
+        while place + 1 < len(plan.entries) and plan.entries[place + 1].starts_s <= at_s:
+            place += 1
+        yield plan.entries[place].power_w if at_s < plan.until_s else 0.0
+
+
+def _power_panel(starts_s: Sequence[float], powers_w: Sequence[float], *, now_s: float, is_named: bool) -> Panel:
+    is_large = max(powers_w) >= 1e3  # noqa: PLR2004 — a kilowatt
+    size, unit = (1e3, "kW") if is_large else (1.0, "W")
+    line = Line(
+        name="planned power",
+        xs=starts_s,
+        ys=[power_w / size for power_w in powers_w],
+        colour="power",
+        dash="dashed",
+        is_stepped=True,
+        is_filled=True,
+    )
+    label = f"{unit} planned for the runs"
+    return Panel(
+        axis=NumberAxis(label=label, has_zero=True), marks=[_now(now_s, is_named=is_named), line], height_em=7.0
+    )
+
+
+def _now(now_s: float, *, is_named: bool = True) -> Rule:
+    return Rule(name="now" if is_named else "", value=now_s, axis="x", colour="now")
