@@ -17,8 +17,8 @@ POLICY: Final = (
     " frame-ancestors 'none'; base-uri 'none'"
 )
 """No script or style but our own files, neither in elements nor in attributes."""
-MAX_AGE_S: Final = 3_600
-"""For so long a browser does not ask for a file again [s]."""
+MAX_AGE_S: Final = 300
+"""For so long a browser does not ask for a file again, also after an update [s]."""
 MIN_COMPRESSED: Final = 1_024
 """What has fewer bytes is sent as it is."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript"}

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
+from urllib.parse import quote
 
 from controller.web.charts.document import render_cells
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped
+from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
     State,
@@ -24,6 +25,8 @@ from publishers.training.reporting.amounts import power_text
 
 SILENT_S: Final = 180.0
 """What a GPU or a run said longer ago no longer holds [s]; they speak every few seconds."""
+MAX_ROWS: Final = 256
+"""Of GPUs on one page."""
 _MEASURING: Final = frozenset({"profiling", "refining"})
 _WRONG: Final = frozenset(
     {"another_writer", "gpu_suspect", "journal_failed", "no_permission", "write_ignored", "clamped"}
@@ -166,15 +169,35 @@ def _watts(power_w: float | None) -> str:
     return "?" if power_w is None else f"{power_w:.0f}"
 
 
-def render_gpus(state: SiteState, *, now_s: float, zone: tzinfo) -> str:
-    """Return the page of all GPUs, HTML."""
-    views = gpu_views(state, now_s, zone)
+def render_gpus(state: SiteState, *, node: str | None = None, now_s: float, zone: tzinfo) -> str:
+    """Return the page of all GPUs, or of one node's, HTML; of a large site first the page of its nodes."""
     nodes: dict[str, list[GpuView]] = {}
+    views = gpu_views(state, now_s, zone)
     for view in views:
         nodes.setdefault(view.key.node, []).append(view)
-    cards = [_node(state, node, of_node, now_s, zone) for node, of_node in nodes.items()]
+    if node is not None:
+        cards = [_node(state, node, nodes.get(node, []), now_s, zone)]
+    elif len(views) > MAX_ROWS:
+        cards = [_nodes(state, nodes)]
+    else:
+        cards = [_node(state, name, of_node, now_s, zone) for name, of_node in nodes.items()]
     nothing = render_card("No GPU", element("p", escaped("No controller has been heard yet."), class_="second"))
     return render_page("GPUs", current="/gpus", parts=cards or [nothing], now_s=now_s, zone=zone)
+
+
+def _nodes(state: SiteState, nodes: dict[str, list[GpuView]]) -> Markup:
+    rows = []
+    for name, views in nodes.items():
+        answering = [view.power_w for view in views if view.power_w is not None]
+        n_wrong = sum(view.is_wrong for view in views)
+        mark: State = "error" if not state.is_online(name) else "warning" if n_wrong else "ok"
+        link = element("a", element("bdi", escaped(name)), href=f"/gpus?node={quote(name, safe='')}")
+        texts = (f"{len(answering)} of {len(views)}", str(n_wrong), _power(sum(answering) if answering else None))
+        rows.append((joined([render_state(mark, ""), link]), *map(escaped, texts)))
+    table = render_cells(
+        ("node", "GPUs that answer", "to look at", "drawn"), rows, are_names=(True, False, False, False)
+    )
+    return render_card("Nodes", table)
 
 
 def _node(state: SiteState, node: str, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Markup:
@@ -190,7 +213,8 @@ def _node_text(state: SiteState, node: str, now_s: float, zone: tzinfo) -> str:
     if known is None:
         return "its controller has not been heard"
     status = known.status
-    since = f" since {moment_text(status.time_s, now_s, zone)}" if status.time_s is not None else ""
+    is_since = status.state == "online" and status.time_s is not None  # a last will is as old as its connection
+    since = f" since {moment_text(status.time_s or 0.0, now_s, zone)}" if is_since else ""
     return " · ".join(filter(None, (f"{status.state}{since}", status.host, f"controller {status.version}")))
 
 

@@ -13,7 +13,6 @@ from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import RunState, SiteState
 from controller.web.pages.gpus import SILENT_S, GpuView, gpu_views, render_tiles
 from controller.web.pages.layout import (
-    moment_text,
     render_bar,
     render_card,
     render_page,
@@ -27,6 +26,7 @@ from controller.web.pages.words import (
     decision_text,
     limit_text,
     percent_text,
+    range_text,
     run_path,
     typeset,
     without_number_text,
@@ -66,9 +66,9 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
     views = gpu_views(overview.state, now_s, zone)
     running = running_runs(overview.state, now_s)
     parts = [
-        *_alerts(overview, views, now_s, zone),
+        *_alerts(overview, views),
         _saved_today(overview),
-        _power_now(overview.state, views, running, now_s),
+        _power_now(overview.state, views, running),
         _gpus(views),
         _grid_and_plan(overview.state, running, now_s, zone),
         _decisions(overview.state, now_s, zone),
@@ -89,9 +89,9 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
     }
 
 
-def _alerts(overview: Overview, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[Markup]:
+def _alerts(overview: Overview, views: Sequence[GpuView]) -> Iterator[Markup]:
     """Yield a strip of what somebody should look at, if there is anything."""
-    found = [*overview.troubles, *_wrong(overview.state, views, now_s, zone)]
+    found = [*overview.troubles, *_wrong(overview.state, views)]
     if not found:
         return
     shown = [element("li", render_state("warning", text)) for text in found[:MAX_ALERTS]]
@@ -102,18 +102,19 @@ def _alerts(overview: Overview, views: Sequence[GpuView], now_s: float, zone: tz
     yield element("section", heading, element("ul", *shown, class_="lines"), class_="card alert")
 
 
-def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
+def _wrong(state: SiteState, views: Sequence[GpuView]) -> Iterator[str]:
     for name, node in sorted(state.nodes.items()):
         if node.status.state != "online":
-            since_s = node.status.time_s or node.heard_s
-            yield f"The controller of {name} is offline; its last word was of {moment_text(since_s, now_s, zone)}."
+            n_gpus = len(node.status.gpus)
+            gpus = f": {n_gpus} GPUs are not known" if n_gpus > 1 else ": its GPU is not known" if n_gpus else ""
+            yield f"The controller of {name} is offline{gpus}."
     for view in views:
         if view.is_wrong:
             yield f"GPU {view.name}: {view.why}."
     for (zone_name, _), signal in sorted(state.grid.items()):
         if signal.state == "stale":
             yield (
-                f"The signal of {zone_name} ({signal.source}) is {duration_text(signal.age_s)} too old:"
+                f"The signal of {zone_name} ({signal.source}) ended {duration_text(signal.age_s)} ago:"
                 " plans do without it."
             )
 
@@ -127,7 +128,7 @@ def _saved_today(overview: Overview) -> Markup:
     content = _figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)
     longer = " · ".join(
         f"{name} {told.saved_text}"
-        for name, entry in (("7 days", sums.week), ("this month", sums.month))
+        for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
         if (told := told_saving(entry)) is not None
     )
     below = [element("p", escaped(longer), class_="small")] if longer else []
@@ -170,7 +171,7 @@ def _figures(today: Entry) -> Markup:
     return joined([element("div", *figures, class_="figures"), element("p", escaped(note))])
 
 
-def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey, RunState], now_s: float) -> Markup:
+def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey, RunState]) -> Markup:
     answering = [view for view in views if view.power_w is not None]
     if not answering:
         nothing = element("p", escaped("No GPU has been heard yet." if not views else "No GPU answers."))
@@ -185,11 +186,10 @@ def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey,
     )
     number, _, unit = typeset(power_text(power_w)).partition(NO_BREAK)
     content = [element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-power")]
-    full_w = full_power_w(answering, running)
-    if full_w is not None:
-        content.append(
-            element("p", escaped(f"about {typeset(power_text(full_w))} at the prior limits, by its runs' curves"))
-        )
+    ends_w = full_power_w(answering, running)
+    if ends_w is not None:
+        between = range_text(*map(power_text, ends_w)).replace(" to ", " and ")
+        content.append(element("p", escaped(f"would be between {between} at the prior limits")))
     if limits_w is not None and priors_w:
         texts = [typeset(power_text(sum_w)) for sum_w in (limits_w, priors_w)]
         content.append(
@@ -200,28 +200,37 @@ def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey,
             )
         )
         content.append(element("p", escaped(f"limits of {texts[0]} in all, before us {texts[1]}"), class_="note"))
-    content.append(element("ul", *(element("li", line) for line in _health(state, views, now_s)), class_="lines"))
+    content.append(element("ul", *(element("li", line) for line in _health(state, views)), class_="lines"))
     return render_card("Power now", *content, width="narrow")
 
 
-def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> float | None:
-    """Return what all GPUs would draw at their prior limits, by the curves of their runs [W]; None: not known."""
+def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> tuple[float, float] | None:
+    """Return between which powers all GPUs would draw at their prior limits, by the curves of their runs [W].
+
+    None: not known. What is unknown of each curve is added up.
+    """
     without_run_w = sum(view.power_w or 0.0 for view in answering if view.job is None)
-    of_runs = [_full_power_w(run) for run in running.values() if run.energy is not None and run.energy.n_gpus]
-    known = [power_w for power_w in of_runs if power_w is not None]
-    return without_run_w + sum(known) if known and len(known) == len(of_runs) else None
+    of_runs = [(run.energy.n_gpus, _full_power_w(run)) for run in running.values() if run.energy and run.energy.n_gpus]
+    known = [ends_w for _, ends_w in of_runs if ends_w is not None]
+    n_busy = sum(view.job is not None for view in answering)
+    if not known or len(known) < len(of_runs) or sum(n_gpus for n_gpus, _ in of_runs) != n_busy:
+        return None
+    lowers_w, uppers_w = zip(*known, strict=True)
+    return without_run_w + sum(lowers_w), without_run_w + sum(uppers_w)
 
 
-def _full_power_w(run: RunState) -> float | None:
-    """Return the power of a run at its highest limit, if that is the prior one [W]."""
+def _full_power_w(run: RunState) -> tuple[float, float] | None:
+    """Return the ends of the interval of a run's power at its highest limit, if that is the prior one [W]."""
     if run.profile is None or run.energy is None or not run.profile.points or not run.energy.max_power_w:
         return None
     top = max(run.profile.points, key=lambda point: point.power_limit_w)
     prior_w = run.energy.max_power_w / run.energy.n_gpus
-    return top.power_w if abs(top.power_limit_w - prior_w) <= _SAME_W else None
+    if abs(top.power_limit_w - prior_w) > _SAME_W or top.power_ci_w is None:
+        return None
+    return max(top.power_w - top.power_ci_w, 0.0), top.power_w + top.power_ci_w
 
 
-def _health(state: SiteState, views: Sequence[GpuView], now_s: float) -> Iterator[Markup]:
+def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
     n_answering = sum(view.power_w is not None for view in views)
     n_online = sum(node.status.state == "online" for node in state.nodes.values())
     is_all = n_answering == len(views) and n_online == len(state.nodes)
@@ -233,18 +242,16 @@ def _health(state: SiteState, views: Sequence[GpuView], now_s: float) -> Iterato
     if signal is None:
         yield render_state("idle", "no signal of the grid")
     else:
-        age = duration_text(max(now_s - (signal.known_until_s or signal.issued_at_s), 0.0))
+        age = "" if signal.state == "fresh" else f", ended {duration_text(signal.age_s)} ago"
         text = {"fresh": "Signal fresh", "held": "Signal held", "forecast": "Signal forecast"}.get(
             signal.state, "Signal too old"
         )
         mark = "ok" if signal.state == "fresh" else "warning"
-        yield render_state(
-            mark, f"{text}: {signal.zone}, {signal.source}" + ("" if signal.state == "fresh" else f", {age} old")
-        )
+        yield render_state(mark, f"{text}: {signal.zone}, {signal.source}{age}")
     n_wrong = sum(view.mark == "warning" for view in views)
     yield render_state(
         "warning" if n_wrong else "ok",
-        f"{n_wrong} GPUs with a limit to look at" if n_wrong else "Nothing stranded, no other writer",
+        f"{n_wrong} GPU limits to look at" if n_wrong else "No limit is stranded or set by others",
     )
 
 
@@ -326,19 +333,26 @@ def _run(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterator[Mar
         return
     link = element("a", element("bdi", escaped(key.job)), href=run_path(key))
     boards = f"{energy.n_gpus}{NO_BREAK}{energy.gpu_model}" if energy.n_gpus else "no GPU"
-    who = element("span", element("bdi", escaped(f" {key.user}")), escaped(f" · {key.run} · {boards}"), class_="note")
+    who = element(
+        "span", escaped(" "), element("bdi", escaped(key.user)), escaped(f" · {key.run} · {boards}"), class_="note"
+    )
     yield element("span", link, who)
     yield _done(run, energy, now_s, zone)
     entry = run_entry(key, energy)
-    slower = slower_text(entry) or without_number_text(energy)
-    yield escaped(f"{slower}{_budget(run)}")
+    slower = slower_text(entry)
+    yield _number(*(slower.partition(" (") if slower else (without_number_text(energy),)), _budget(run))
     told = told_saving(entry)
-    yield escaped(without_number_text(energy) if told is None else told.saved_text)
+    yield _number(*(told.saved_text.partition(" (") if told is not None else (without_number_text(energy),)))
+
+
+def _number(number: str, *interval: str) -> Markup:
+    """Return a number, and smaller what belongs to it."""
+    return element("span", escaped(number), element("span", escaped("".join(interval)), class_="note"))
 
 
 def _budget(run: RunState) -> str:
     ratio = run.schedule.max_slowdown_ratio if run.schedule is not None else None
-    return "" if ratio is None else f" of {typeset(percent_text(ratio - 1))}"
+    return "" if ratio is None else f" of{NO_BREAK}{typeset(percent_text(ratio - 1))}"
 
 
 def _done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:

@@ -14,7 +14,7 @@ from publishers.messages.reports import GridSignal, RunSchedule, SignalValue
 
 BACK_S: Final = 12 * HOUR_S
 AHEAD_S: Final = 24 * HOUR_S
-STEP_S: Final = 300.0
+STEP_S: Final = 900.0
 """Of the power that is planned for all runs together [s]."""
 _UNITS: Final = {"g/kWh": "g CO₂e per kWh"}
 
@@ -44,6 +44,7 @@ def plan_chart(
         words=" ".join(words),
         x_axis=TimeAxis(zone=zone),
         panels=panels,
+        has_table=bool(panels),
     )
 
 
@@ -59,8 +60,12 @@ def signal_panel(signal: GridSignal, *, since_s: float, until_s: float, now_s: f
     """Return the signal between two times: what is known as steps, the forecast through the middle of its hours."""
     known, expected = _parts(signal, since_s, until_s)
     marks: list[Mark] = [_now(now_s)]
+    if known and expected:  # the forecast begins where what is known ends
+        _, end_s, value = known[-1]
+        if end_s < expected[0][0]:
+            expected.insert(0, (end_s, SignalValue(starts_s=end_s, value=value, lower=value, upper=value)))
     banded = [(x, value) for x, value in expected if value.lower is not None and value.upper is not None]
-    if banded:
+    if any(value.estimated for _, value in banded):
         marks.append(
             Band(
                 name="90 % band",
@@ -133,10 +138,10 @@ def value_text(value: float, unit: str) -> str:
 
 
 def planned_power(schedules: Iterable[RunSchedule], *, now_s: float, until_s: float) -> tuple[list[float], list[float]]:
-    """Return the power planned for all runs together, in steps of five minutes, as far as all plans reach.
+    """Return the power planned for all runs together, by quarter-hours, as far as all plans reach.
 
-    A run that ends within its plan needs nothing from then on. The first list is when each step begins and, after
-    them, when the last one ends [Unix s]; the second the power of each [W].
+    A run that ends within its plan needs nothing from then on. The first list is when the power changes and, after
+    that, when the last one ends [Unix s]; the second the powers [W].
     """
     plans = [plan for plan in schedules if plan.entries and plan.until_s > now_s]
     if not plans:
@@ -148,7 +153,8 @@ def planned_power(schedules: Iterable[RunSchedule], *, now_s: float, until_s: fl
     for plan in plans:
         for place, power_w in enumerate(_powers_at(plan, starts_s)):
             powers_w[place] += power_w
-    return [*starts_s, end_s], powers_w
+    changes = [place for place, power_w in enumerate(powers_w) if not place or power_w != powers_w[place - 1]]
+    return [*(starts_s[place] for place in changes), end_s], [powers_w[place] for place in changes]
 
 
 def _ends_there(plan: RunSchedule) -> bool:

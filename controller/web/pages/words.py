@@ -67,8 +67,9 @@ def limit_text(change: LimitChange) -> str:
     after = typeset(power_text(after_w))
     if before_w is None or round(before_w) == round(after_w):
         return after
-    before, unit = typeset(power_text(before_w)).split(NO_BREAK)
-    return f"{before if after.endswith(unit) else NO_BREAK.join((before, unit))}{_ARROW}{after}"
+    before = typeset(power_text(before_w))
+    same_unit = before.partition(NO_BREAK)[2] == after.partition(NO_BREAK)[2]
+    return f"{before.partition(NO_BREAK)[0] if same_unit else before}{_ARROW}{after}"
 
 
 def reason_text(change: LimitChange) -> str:

@@ -53,7 +53,7 @@ async def test_a_long_body_is_compressed_for_whoever_takes_it() -> None:
 async def test_a_browser_that_has_a_file_does_not_get_it_again() -> None:
     async with served() as (client, url):
         async with client.get(f"{url}/static/page.css") as response:
-            assert response.headers["Cache-Control"] == "max-age=3600"
+            assert response.headers["Cache-Control"] == "max-age=300"
             tag = response.headers["ETag"]
         async with client.get(f"{url}/static/page.css", headers={"If-None-Match": tag}) as response:
             assert (response.status, await response.read()) == (304, b"")
