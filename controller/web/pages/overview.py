@@ -120,19 +120,20 @@ def _wrong(state: SiteState, views: Sequence[GpuView]) -> Iterator[str]:
 
 
 def _saved_today(overview: Overview) -> Markup:
-    note = "since midnight, against the same work at the prior limits"
     sums = overview.sums
     if sums is None:
         text = f"Not known: {overview.sums_fault}" if overview.sums_fault else f"{NOT_KNOWN_YET.capitalize()}."
-        return render_card("Saved today", element("p", escaped(text), class_="second"), width="wide", note=note)
-    content = _figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)
-    longer = " · ".join(
-        f"{name} {told.saved_text}"
-        for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
-        if (told := told_saving(entry)) is not None
-    )
-    below = [element("p", escaped(longer), class_="small")] if longer else []
-    return render_card("Saved today", content, *below, width="wide", note=note, link=("/history", "History"))
+        content = [element("p", escaped(text), class_="second")]
+    else:
+        content = [_figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)]
+        longer = " · ".join(
+            f"{name} {told.saved_text}"
+            for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
+            if (told := told_saving(entry)) is not None
+        )
+        content += [element("p", escaped(longer), class_="small")] if longer else []
+    note = "since midnight, against the same work at the prior limits"
+    return render_card("Saved today", *content, width="wide", note=note, link=("/history", "History"))
 
 
 def _no_saving(today: Entry) -> Markup:
@@ -173,35 +174,32 @@ def _figures(today: Entry) -> Markup:
 
 def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey, RunState]) -> Markup:
     answering = [view for view in views if view.power_w is not None]
-    if not answering:
-        nothing = element("p", escaped("No GPU has been heard yet." if not views else "No GPU answers."))
-        return render_card("Power now", nothing, width="narrow")
+    nothing = "No GPU answers." if views else "No GPU has been heard yet."
+    content = list(_power_of(answering, running)) if answering else [element("p", escaped(nothing))]
+    health = element("ul", *(element("li", line) for line in _health(state, views)), class_="lines")
+    return render_card("Power now", *content, health, width="narrow")
+
+
+def _power_of(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> Iterator[Markup]:
+    """Yield what GPUs draw, what that would be at their prior limits, and both sums of limits where each is known."""
     power_w = sum(view.power_w or 0.0 for view in answering)
-    limits_w, priors_w = (
-        sum(powers) if len(powers) == len(answering) else None
-        for powers in (
-            [view.limit_w for view in answering if view.limit_w is not None],
-            [view.prior_w for view in answering if view.prior_w is not None],
-        )
-    )
     number, _, unit = typeset(power_text(power_w)).partition(NO_BREAK)
-    content = [element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-power")]
+    yield element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-power")
     ends_w = full_power_w(answering, running)
     if ends_w is not None:
         between = range_text(*map(power_text, ends_w)).replace(" to ", " and ")
-        content.append(element("p", escaped(f"would be between {between} at the prior limits")))
-    if limits_w is not None and priors_w:
-        texts = [typeset(power_text(sum_w)) for sum_w in (limits_w, priors_w)]
-        content.append(
-            render_bar(
-                f"draws {typeset(power_text(power_w))}; limits {texts[0]}, prior limits {texts[1]}",
-                drawn_ratio=power_w / priors_w,
-                mark_ratio=limits_w / priors_w,
-            )
+        yield element("p", escaped(f"would be between {between} at the prior limits"))
+    limits_w = [view.limit_w for view in answering if view.limit_w is not None]
+    priors_w = [view.prior_w for view in answering if view.prior_w]
+    if len(limits_w) == len(priors_w) == len(answering):
+        limits, priors = (typeset(power_text(sum(powers_w))) for powers_w in (limits_w, priors_w))
+        words = f"limits {limits} in all, prior limits {priors}"
+        yield render_bar(
+            f"draws {typeset(power_text(power_w))}, {words}",
+            drawn_ratio=power_w / sum(priors_w),
+            mark_ratio=sum(limits_w) / sum(priors_w),
         )
-        content.append(element("p", escaped(f"limits of {texts[0]} in all, before us {texts[1]}"), class_="note"))
-    content.append(element("ul", *(element("li", line) for line in _health(state, views)), class_="lines"))
-    return render_card("Power now", *content, width="narrow")
+        yield element("p", escaped(words), class_="note")
 
 
 def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> tuple[float, float] | None:
@@ -234,10 +232,11 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
     n_answering = sum(view.power_w is not None for view in views)
     n_online = sum(node.status.state == "online" for node in state.nodes.values())
     is_all = n_answering == len(views) and n_online == len(state.nodes)
-    yield render_state(
-        "ok" if is_all else "error",
-        f"{n_answering} of {len(views)} GPUs answer, {n_online} of {len(state.nodes)} nodes",
-    )
+    if views or state.nodes:
+        yield render_state(
+            "ok" if is_all else "error",
+            f"{n_answering} of {len(views)} GPUs answer, {n_online} of {len(state.nodes)} nodes",
+        )
     signal = first_signal(state)
     if signal is None:
         yield render_state("idle", "no signal of the grid")
@@ -249,10 +248,10 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
         mark = "ok" if signal.state == "fresh" else "warning"
         yield render_state(mark, f"{text}: {signal.zone}, {signal.source}{age}")
     n_wrong = sum(view.mark == "warning" for view in views)
-    yield render_state(
-        "warning" if n_wrong else "ok",
-        f"{n_wrong} GPU limits to look at" if n_wrong else "No limit is stranded or set by others",
-    )
+    if n_wrong:
+        yield render_state("warning", f"{n_wrong} GPU limits to look at" if n_wrong > 1 else "1 GPU limit to look at")
+    elif views:
+        yield render_state("ok", "No limit is stranded or set by others")
 
 
 def first_signal(state: SiteState) -> GridSignal | None:

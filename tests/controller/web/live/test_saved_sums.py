@@ -1,6 +1,5 @@
 """What was saved today: since the midnight of this machine's zone, whatever its clocks do, and never a page's wait."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -34,10 +33,10 @@ class FakeStore:
 
     async def read(self, work: Callable[[Connection], Any], *, timeout_s: float) -> Any:  # noqa: ANN401 — as work returns
         """Return what `work` finds."""
-        async with asyncio.timeout(timeout_s):
-            if self.error is not None:
-                raise self.error
-            return work(self._connection)
+        assert timeout_s > 0
+        if self.error is not None:
+            raise self.error
+        return work(self._connection)
 
     async def write(self, *_: object, **__: object) -> None:
         """Not used."""
@@ -50,15 +49,17 @@ class FakeStore:
 async def test_a_day_begins_at_midnight_and_is_as_long_as_its_clocks_say(date: str, day_hours: int) -> None:
     with machine_zone("Europe/Berlin"), memory() as connection:
         midnight_s = datetime.fromisoformat(f"{date}T00:00").timestamp()
-        messages = [
-            run_message(measured(run_record(time_s=midnight_s + at_s, energy_j=energy_j, carbon_g=carbon_g, duration_s=energy_j), saved_ratio=0.1))
-            for at_s, energy_j, carbon_g in (
-                (-HOUR_S, 9e3, 90.0),
-                (HOUR_S, 18e3, 180.0),
-                ((day_hours - 1) * HOUR_S, 27e3, 270.0),
-                ((day_hours + 1) * HOUR_S, 90e3, 900.0),
-            )
-        ]  # fmt: skip
+        used = (
+            (-HOUR_S, 9e3, 90.0),
+            (HOUR_S, 18e3, 180.0),
+            ((day_hours - 1) * HOUR_S, 27e3, 270.0),
+            ((day_hours + 1) * HOUR_S, 90e3, 900.0),
+        )
+        records = [
+            run_record(time_s=midnight_s + at_s, energy_j=energy_j, carbon_g=carbon_g, duration_s=energy_j)
+            for at_s, energy_j, carbon_g in used
+        ]
+        messages = [run_message(measured(record, saved_ratio=0.1)) for record in records]
         for number, message in enumerate(messages):
             write_messages(connection, messages=[message], topics=TOPICS, session_s=None, now_s=midnight_s + number)
         sums = SavedSums(FakeStore(connection))

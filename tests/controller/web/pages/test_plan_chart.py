@@ -77,7 +77,7 @@ def panel_marks(signal: GridSignal) -> dict[str, Line | Band]:
     return {mark.name: mark for mark in panel.marks if isinstance(mark, Line | Band)}
 
 
-def test_what_is_known_is_stepped_and_the_forecast_goes_on_from_its_end_within_its_band() -> None:
+def test_the_forecast_goes_on_where_what_is_known_ends_within_its_band() -> None:
     marks = panel_marks(grid_signal(NOW_S))
     known, expected, band = marks["measured"], marks["forecast"], marks["90 % band"]
     assert isinstance(known, Line)
@@ -104,7 +104,7 @@ def test_a_forecast_of_the_provider_has_no_band_and_is_one_all_the_same() -> Non
     assert set(panel_marks(msgspec.structs.replace(signal, values=told))) == {"measured", "forecast"}
 
 
-def test_the_sentence_names_the_highest_and_lowest_hour_ahead_and_says_what_is_not_known() -> None:
+def test_the_sentence_names_the_highest_and_lowest_hour_ahead_if_known() -> None:
     signal = grid_signal(NOW_S)
     assert signal_sentence(signal, now_s=NOW_S, zone=ZONE).startswith("Now 340\u00a0g/kWh. Dirtiest about 450")
     lone = msgspec.structs.replace(signal, values=[SignalValue(starts_s=NOW_S, value=340.0)], value=None)
