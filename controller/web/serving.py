@@ -1,4 +1,4 @@
-"""What browsers get: pages that load nothing from elsewhere, and their style sheet and script (package data)."""
+"""What browsers get: pages that load nothing from elsewhere, and the files of theirs that are package data."""
 
 import hashlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ MAX_AGE_S: Final = 300
 """For so long a browser does not ask for a file again, also after an update [s]."""
 MIN_COMPRESSED: Final = 1_024
 """What has fewer bytes is sent as it is."""
-_TYPES: Final = {"css": "text/css", "js": "text/javascript"}
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def page_response(request: web.Request, page: str, *, status: HTTPStatus = HTTPStatus.OK) -> web.Response:

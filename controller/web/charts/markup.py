@@ -26,6 +26,8 @@ _VOID: Final = frozenset({"meta", "br", "link"})
 
 def escaped(text: str) -> Markup:
     """Return plain text, of whatever origin, as markup that shows it."""
+    if text.isprintable():
+        return Markup(escape(text))
     parts = _SPACES.split(text)
     return Markup("".join(part if _SPACES.fullmatch(part) else escape(printable(part)) for part in parts))
 

@@ -39,6 +39,7 @@ def render_page(
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", escaped(f"{title} \u2013 gridchase")),
+        element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
         element("link", rel="stylesheet", href="/static/page.css"),
         element("script", src="/static/page.js", defer=""),
     )

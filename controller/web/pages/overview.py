@@ -318,7 +318,7 @@ def _runs(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup
         return render_card(
             "Runs", element("p", escaped("No run goes on."), class_="second"), link=("/runs", "all runs")
         )
-    headings = ("run", "done", "slower so far (90 %)", "saved so far (90 %)")
+    headings = ("run", "done", f"slower so far (90{NO_BREAK}%)", f"saved so far (90{NO_BREAK}%)")
     rows = [tuple(_run(key, run, now_s, zone)) for key, run in list(running.items())[:MAX_RUNS]]
     left_out = len(running) - MAX_RUNS
     more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
