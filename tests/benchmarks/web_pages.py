@@ -31,7 +31,7 @@ def rows() -> Iterator[str]:
 
 def row(n_gpus: int, name: str, render: Callable[[], str]) -> str:
     """Return the row of a page: the fastest of some times."""
-    times_s = []
+    times_s, page = [], b""
     for _ in range(N_TIMES):
         begin_s = time.perf_counter()
         page = render().encode()

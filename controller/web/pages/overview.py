@@ -245,8 +245,9 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
         text = {"fresh": "Signal fresh", "held": "Signal held", "forecast": "Signal forecast"}.get(
             signal.state, "Signal too old"
         )
-        mark = "ok" if signal.state == "fresh" else "warning"
-        yield render_state(mark, f"{text}: {signal.zone}, {signal.source}{age}")
+        yield render_state(
+            "ok" if signal.state == "fresh" else "warning", f"{text}: {signal.zone}, {signal.source}{age}"
+        )
     n_wrong = sum(view.mark == "warning" for view in views)
     if n_wrong:
         yield render_state("warning", f"{n_wrong} GPU limits to look at" if n_wrong > 1 else "1 GPU limit to look at")

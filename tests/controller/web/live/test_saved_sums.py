@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.history.energy_history.writing import write_messages
-from controller.web.live.saved_sums import SavedSums
+from controller.web.live.saved_sums import LONGER_S, SavedSums
 from controller.web.pages.savings import savings_of
 from tests.controller.history.energy_history.records import (
     TOPICS,
@@ -70,13 +70,26 @@ async def test_a_day_begins_at_midnight_and_is_as_long_as_its_clocks_say(date: s
         assert found is not None
         assert found.since_s == midnight_s
         carbon = savings_of(found.today)[0]
-        assert (carbon.used, carbon.saved) == (pytest.approx(180.0), pytest.approx(20.0))
+        assert carbon.used == pytest.approx(180.0)
+        assert carbon.saved == pytest.approx(20.0)
         assert found.week.carbon_g == pytest.approx(270.0)
         assert sums.at(end_s) is None, "another day"
         await sums.refresh(end_s + 2 * HOUR_S)
         new = sums.at(end_s + 2 * HOUR_S)
         assert new is not None
         assert new.today.carbon_g == pytest.approx(630.0)
+
+
+async def test_the_longer_times_are_read_again_after_a_quarter_hour_or_midnight() -> None:
+    with machine_zone("UTC"), memory() as connection:
+        sums = SavedSums(FakeStore(connection))
+        longer_s = []
+        for now_s in (1e9, 1e9 + 60, 1e9 + LONGER_S, 1e9 + LONGER_S - 60, 1e9 + 86_400.0):
+            await sums.refresh(now_s)
+            found = sums.at(now_s)
+            assert found is not None
+            longer_s.append(found.longer_s - 1e9)
+        assert longer_s == [0.0, 0.0, LONGER_S, LONGER_S - 60, 86_400.0]
 
 
 @pytest.mark.parametrize(

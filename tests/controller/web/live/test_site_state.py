@@ -140,14 +140,14 @@ def test_what_is_one_too_many_is_counted_and_what_is_known_goes_on(bound: str, m
     site = Site()
     site.say_all()
     kind, other = bound.removeprefix("MAX_").lower(), RunKey("bob", "job", "run-2")
-    topic, message = {
+    said: dict[str, tuple[str, Shown]] = {
         "nodes": (TOPICS.node_status("node-b"), STATUS),
         "gpus": (TOPICS.gpu("node-a", "GPU-1", "energy"), GpuEnergy(time_s=MIDNIGHT_S)),
         "runs": (TOPICS.run(other, "energy"), run_record()),
         "parts": (TOPICS.run_on_node(KEY, "node-b"), run_record()),
         "signals": (TOPICS.grid("GB", "price"), msgspec.structs.replace(SIGNAL, kind="price")),
-    }[kind]
-    site.say(topic, message)
+    }
+    site.say(*said[kind])
     assert site.state.n_refused == 1
     site.say_all(MIDNIGHT_S + 5.0)
     assert site.state.n_refused == 1

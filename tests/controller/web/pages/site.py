@@ -147,7 +147,7 @@ class Site:
         """Return what the first page is about, with the sums of the runs that are known."""
         parts = [Part(*key, run.energy, run_amounts(run.energy)) for key, run in self.state.runs.items() if run.energy]
         entry = entry_of("", parts)
-        return Overview(self.state, Sums(self.now_s, entry, entry, entry), "", troubles)
+        return Overview(self.state, Sums(self.now_s, self.now_s, entry, entry, entry), "", troubles)
 
 
 def grid_signal(now_s: float, *, offset: float = 0.0, scale: float = 1.0) -> GridSignal:
@@ -158,7 +158,7 @@ def grid_signal(now_s: float, *, offset: float = 0.0, scale: float = 1.0) -> Gri
         starts_s = (now_s // 3_600 + hour) * 3_600.0
         half = abs(scale) * (2.0 * hour) if hour > 0 else None
         ends = {} if half is None else {"lower": value - half, "upper": value + half}
-        values.append(SignalValue(starts_s=starts_s, value=value, estimated=hour > 0, **ends))  # type: ignore[arg-type]
+        values.append(SignalValue(starts_s=starts_s, value=value, estimated=hour > 0, **ends))
     return GridSignal(
         time_s=now_s,
         source="Energy-Charts",

@@ -189,7 +189,7 @@ def test_a_day_on_which_more_was_used_has_a_minus_and_its_interval() -> None:
         saved_carbon_ci90_g=20.0,
         saved_carbon_ratio=-60.0 / 1_240.0,
     )
-    text = found(site, Overview(site.state, Sums(NOW_S, entry, entry, entry))).text
+    text = found(site, Overview(site.state, Sums(NOW_S, NOW_S, entry, entry, entry))).text
     assert "\u221260 g CO₂e \u22124.8 % of 1.24 kg CO₂e between \u221280 and \u221240 g CO₂e" in text
 
 
