@@ -27,7 +27,7 @@ SILENT_S: Final = 180.0
 """What a GPU or a run said longer ago no longer holds [s]; they speak every few seconds."""
 MAX_ROWS: Final = 256
 """Of GPUs on one page."""
-_MEASURING: Final = frozenset({"profiling", "refining"})
+MEASURING: Final = frozenset({"profiling", "refining"})
 _WRONG: Final = frozenset(
     {"another_writer", "gpu_suspect", "journal_failed", "no_permission", "write_ignored", "clamped"}
 )
@@ -96,7 +96,7 @@ def _view(
     is_wrong = reason in _WRONG or reason.endswith(_WRONG_ENDS)
     job = energy.job if energy is not None and is_fresh else None
     why = decision_text(limit) if limit is not None else NOT_KNOWN_YET
-    mark: State = "measuring" if reason in _MEASURING else "ok" if job else "idle"
+    mark: State = "measuring" if reason in MEASURING else "ok" if job else "idle"
     if is_wrong:
         mark, why = "warning", short_reason(reason)
     elif not is_online:

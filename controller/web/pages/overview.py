@@ -1,17 +1,18 @@
 """The first page: what is wrong, what was saved today, power now, GPUs, the grid and the plan, decisions, runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
-from itertools import groupby
 from typing import Final, NamedTuple
+
+import msgspec
 
 from controller.history.energy_history.report import Entry
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
 from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.live.saved_sums import Sums
-from controller.web.live.site_state import RunState, SiteState
-from controller.web.pages.gpus import SILENT_S, GpuView, gpu_views, render_tiles
+from controller.web.live.site_state import GpuKey, RunState, SiteState
+from controller.web.pages.gpus import MEASURING, SILENT_S, GpuView, gpu_views, render_tiles
 from controller.web.pages.layout import (
     render_bar,
     render_card,
@@ -137,7 +138,7 @@ def _saved_today(overview: Overview) -> Markup:
 
 
 def _no_saving(today: Entry) -> Markup:
-    text = "No run used anything today."
+    text = "No run has used anything today yet."
     if today.runs:
         runs = "1 run" if today.runs == 1 else f"{today.runs} runs"
         text = f"Not known yet: {runs} today, and no evidence yet of what was saved. It takes half an hour of a run."
@@ -277,7 +278,9 @@ def _grid_and_plan(state: SiteState, running: dict[RunKey, RunState], now_s: flo
 
 
 def _decisions(state: SiteState, now_s: float, zone: tzinfo) -> Markup:
-    found = [element("li", *_decision(group, now_s, zone)) for group in decision_groups(state)[:MAX_DECISIONS]]
+    found = [
+        element("li", *_decision(group, now_s, zone)) for group in decision_groups(state.decisions)[:MAX_DECISIONS]
+    ]
     if not found:
         found = [element("li", escaped("None since this process has started."), class_="second")]
     return render_card(
@@ -285,21 +288,50 @@ def _decisions(state: SiteState, now_s: float, zone: tzinfo) -> Markup:
     )
 
 
-def decision_groups(state: SiteState) -> list[list[LimitChange]]:
-    """Return the changes of limits, newest first; those that the GPUs of one job got together as one."""
+def decision_groups(decisions: Iterable[LimitChange]) -> list[list[LimitChange]]:
+    """Return the changes of limits, newest first, those that the GPUs of one job got together as one group.
 
-    def what(change: LimitChange) -> tuple[object, ...]:
-        return change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w
-
+    A series of measurements is told once; of a look what comes of it, if the plan is another one then.
+    """
     groups: list[list[LimitChange]] = []
-    for _, alike in groupby(reversed(state.decisions), key=what):
-        for change in alike:
-            is_together = groups and what(groups[-1][0]) == what(change)
-            if is_together and groups[-1][-1].time_s - change.time_s <= TOGETHER_S:
-                groups[-1].append(change)
-            else:
-                groups.append([change])
+    for change in reversed(_told(decisions)):
+        is_together = groups and _what(groups[-1][0]) == _what(change)
+        if is_together and groups[-1][-1].time_s - change.time_s <= TOGETHER_S:
+            groups[-1].append(change)
+        else:
+            groups.append([change])
     return groups
+
+
+def _what(change: LimitChange) -> tuple[object, ...]:
+    return change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w
+
+
+def _told(decisions: Iterable[LimitChange]) -> list[LimitChange]:
+    """Return the changes without looks and without repeated measurements, in the order of their times."""
+    told: list[LimitChange] = []
+    newest: dict[GpuKey, LimitChange] = {}
+    measuring: dict[GpuKey, LimitChange] = {}
+    for change in decisions:
+        key = GpuKey(change.node or "", change.gpu_uuid or "")
+        before = newest.get(key)
+        if change.reason in MEASURING:
+            measuring.setdefault(key, change)
+            continue
+        measured = measuring.pop(key, None)
+        if before is not None and _plan_of(before) == _plan_of(change):
+            continue
+        if measured is not None and (before is None or measured.reason == "profiling"):
+            told.append(measured)
+        elif measured is not None and before is not None:  # not from the limit of the look
+            change = msgspec.structs.replace(change, previous_power_limit_w=before.power_limit_w)
+        newest[key] = change
+        told.append(change)
+    return sorted([*told, *measuring.values()], key=lambda change: change.time_s)
+
+
+def _plan_of(change: LimitChange) -> tuple[object, ...]:
+    return change.job, change.reason, change.power_limit_w
 
 
 def _decision(group: Sequence[LimitChange], now_s: float, zone: tzinfo) -> Iterator[Markup]:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from controller.web.charts.marks import Band, Chart, Line, Mark, NumberAxis, Panel, Rule, TimeAxis
@@ -58,61 +60,78 @@ def _plan_sentence(n_planned: int, n_running: int) -> str:
 
 def signal_panel(signal: GridSignal, *, since_s: float, until_s: float, now_s: float, height_em: float = 10.0) -> Panel:
     """Return the signal between two times: what is known as steps, the forecast through the middle of its hours."""
-    known, expected = _parts(signal, since_s, until_s)
     marks: list[Mark] = [_now(now_s)]
-    if known and expected:  # the forecast begins where what is known ends
-        _, end_s, value = known[-1]
-        if end_s < expected[0][0]:
-            expected.insert(0, (end_s, SignalValue(starts_s=end_s, value=value, lower=value, upper=value)))
-    banded = [(x, value) for x, value in expected if value.lower is not None and value.upper is not None]
-    if any(value.estimated for _, value in banded):
+    known, expected = _known(signal, since_s, until_s), _expected(signal, since_s, until_s)
+    if any(value.lower is not None and value.upper is not None for _, value in expected):
         marks.append(
             Band(
                 name="90 % band",
-                xs=[x for x, _ in banded],
-                lowers=[value.lower or 0.0 for _, value in banded],
-                uppers=[value.upper or 0.0 for _, value in banded],
+                xs=[x for x, _ in expected],
+                lowers=[math.nan if value.lower is None else value.lower for _, value in expected],
+                uppers=[math.nan if value.upper is None else value.upper for _, value in expected],
                 colour="grid",
             )
         )
     if known:
-        ends_s = [*(starts_s for starts_s, _, _ in known), known[-1][1]]
-        marks.append(
-            Line(name="measured", xs=ends_s, ys=[value for _, _, value in known], colour="grid", is_stepped=True)
-        )
+        xs, ys = zip(*known, strict=True)
+        marks.append(Line(name="measured", xs=xs, ys=ys, colour="grid", is_stepped=True))
     if expected:
-        xs, ys = [x for x, _ in expected], [value.value for _, value in expected]
+        xs, ys = zip(*((x, value.value) for x, value in expected), strict=True)
         marks.append(Line(name="forecast", xs=xs, ys=ys, colour="grid", dash="dashed"))
     label = _UNITS.get(signal.unit, signal.unit.replace("/kWh", " per kWh"))
     return Panel(axis=NumberAxis(label=label), marks=marks, height_em=height_em)
 
 
-def _parts(
-    signal: GridSignal, since_s: float, until_s: float
-) -> tuple[list[tuple[float, float, float]], list[tuple[float, SignalValue]]]:
-    """Return what is known, with begin and end of each value, and what is expected, at the middle of its time."""
-    from_s = signal.forecast_from_s if signal.forecast_from_s is not None else float("inf")
-    known: list[tuple[float, float, float]] = []
-    expected: list[tuple[float, SignalValue]] = []
-    for value, end_s in _with_ends(signal):
-        if end_s <= since_s or value.starts_s >= until_s:
-            continue
-        is_expected = value.estimated or (value.starts_s >= from_s and signal.kind != "price")
-        if is_expected:
-            expected.append((min(0.5 * (value.starts_s + end_s), until_s), value))
-        else:
-            known.append((max(value.starts_s, since_s), min(end_s, until_s), value.value))
-    return known, expected
+def _known(signal: GridSignal, since_s: float, until_s: float) -> list[tuple[float, float]]:
+    """Return the steps of what is known: each from its beginning on, and a gap where its time ends without another."""
+    steps: list[tuple[float, float]] = []
+    last_end_s = math.inf
+    for value, end_s in _within(signal, since_s, until_s):
+        if not _is_expected(signal, value):
+            starts_s = max(value.starts_s, since_s)
+            if starts_s > last_end_s:
+                steps.append((last_end_s, math.nan))
+            last_end_s = min(end_s, until_s)
+            steps.append((starts_s, value.value))
+    return [*steps, (last_end_s, math.nan)] if steps else []
+
+
+def _expected(signal: GridSignal, since_s: float, until_s: float) -> list[tuple[float, SignalValue]]:
+    """Return the values of the forecast at the middle of their time; the first of a row from its beginning on."""
+    places: list[tuple[float, SignalValue]] = []
+    last_end_s = math.inf
+    for value, end_s in _within(signal, since_s, until_s):
+        if _is_expected(signal, value):
+            starts_s = max(value.starts_s, since_s)
+            if starts_s > last_end_s:
+                places.append((last_end_s, _GAP))
+            if starts_s != last_end_s:
+                places.append((starts_s, value))
+            last_end_s = end_s
+            places.append((min(0.5 * (value.starts_s + end_s), until_s), value))
+    return places
+
+
+_GAP: Final = SignalValue(starts_s=0.0, value=math.nan)
+
+
+def _is_expected(signal: GridSignal, value: SignalValue) -> bool:
+    """Return whether a value is a forecast; prices that are fixed for tomorrow are none."""
+    is_ahead = signal.forecast_from_s is not None and value.starts_s >= signal.forecast_from_s
+    return value.estimated or (is_ahead and signal.kind != "price")
+
+
+def _within(signal: GridSignal, since_s: float, until_s: float) -> Iterator[tuple[SignalValue, float]]:
+    return ((value, end_s) for value, end_s in _with_ends(signal) if end_s > since_s and value.starts_s < until_s)
 
 
 def _with_ends(signal: GridSignal) -> Iterator[tuple[SignalValue, float]]:
-    """Yield each value and when it ceases to hold: the last after as long a time as the one before [Unix s]."""
+    """Yield each value and when it ceases to hold [Unix s]: with the next, after an hour or a usual step at most."""
     values = sorted(signal.values, key=lambda value: value.starts_s)
-    length_s = HOUR_S
-    for place, value in enumerate(values):
-        if place + 1 < len(values):
-            length_s = values[place + 1].starts_s - value.starts_s
-        yield value, value.starts_s + length_s
+    steps_s = [later.starts_s - value.starts_s for value, later in pairwise(values)]
+    most_s = max(HOUR_S, median(steps_s)) if steps_s else HOUR_S
+    for value, step_s in zip(values, [*steps_s, *(steps_s[-1:] or [HOUR_S])], strict=False):
+        yield value, value.starts_s + min(step_s, most_s)
 
 
 def signal_sentence(signal: GridSignal, *, now_s: float, zone: tzinfo) -> str:

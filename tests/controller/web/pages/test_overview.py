@@ -97,7 +97,7 @@ def test_an_empty_site_says_that_nothing_was_heard() -> None:
     text = found(site).text
     for part in ("No GPU has been heard yet.", "No controller has been heard yet.", "No signal of the grid is known."):
         assert part in text
-    for part in ("No run goes on.", "No run used anything today.", "None since this process has started."):
+    for part in ("No run goes on.", "No run has used anything today yet.", "None since this process has started."):
         assert part in text
 
 
@@ -264,16 +264,80 @@ def test_a_run_that_is_silent_or_has_ended_does_not_go_on() -> None:
     assert running_runs(site.state, NOW_S) == {}
 
 
+def decided(*changes: tuple[str, float]) -> list[tuple[str, float | None]]:
+    """Return what is told of changes of one GPU, a minute apart, oldest first."""
+    decisions = [
+        LimitChange(
+            time_s=NOW_S + 60.0 * place, node="n", gpu_uuid="g", reason=reason, detail="", power_limit_w=limit_w
+        )
+        for place, (reason, limit_w) in enumerate(changes)
+    ]
+    return [(group[0].reason, group[0].power_limit_w) for group in reversed(decision_groups(decisions))]
+
+
+def test_a_look_after_which_the_plan_stays_is_no_decision() -> None:
+    plan, look, other = ("slowdown_signal", 180.0), ("refining", 300.0), ("slowdown_signal", 200.0)
+    assert decided(plan, look, plan, look, plan) == [plan]
+    assert decided(plan, look, other) == [plan, other]
+    assert decided(plan, look) == [plan, look], "it goes on"
+    assert decided(plan, other, plan) == [plan, other, plan]
+
+
+def test_a_new_plan_after_a_look_is_told_against_the_plan_before() -> None:
+    site = one_run()
+    site.state.decisions.clear()
+    for after_s, reason, before_w, limit_w in (
+        (0.0, "slowdown_signal", 300.0, 180.0),
+        (60.0, "refining", 180.0, 300.0),
+        (90.0, "slowdown_signal", 300.0, 200.0),
+    ):
+        change = LimitChange(
+            time_s=NOW_S - 600 + after_s,
+            reason=reason,
+            detail="",
+            job="resnet50",
+            power_limit_w=limit_w,
+            previous_power_limit_w=before_w,
+        )
+        site.say(TOPICS.gpu("atlas", "GPU-0", "limit"), change)
+    text = found(site).text
+    assert "180 → 200 W · following the grid in the allowed time: faster for now" in text
+    assert "300 → 200 W" not in text
+
+
+def test_a_series_of_measurements_is_told_once() -> None:
+    series = [("profiling", 100.0 + 20 * place) for place in range(8)]
+    assert decided(*series, ("slowdown_static", 160.0)) == [series[0], ("slowdown_static", 160.0)]
+
+
 @given(
-    changes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from([180.0, 200.0])), max_size=20)
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 4.0, 8.0]),
+            st.sampled_from("ab"),
+            st.sampled_from(["idle", "refining", "slowdown_signal"]),
+            st.sampled_from([180.0, 200.0]),
+        ),
+        max_size=20,
+    )
 )
-def test_no_decision_is_lost_and_each_stands_once(changes: list[tuple[int, str, float]]) -> None:
-    site = Site()
-    time_s = NOW_S
-    for number, (after_s, job, limit_w) in enumerate(changes):
-        time_s += 4.0 * after_s
-        change = LimitChange(time_s=time_s, reason="idle", detail="", job=job, power_limit_w=limit_w, gpu_index=number)
-        site.say(TOPICS.gpu("n", f"GPU-{number}", "limit"), change)
-    groups = decision_groups(site.state)
-    assert [change for group in groups for change in group] == list(reversed(site.state.decisions))
-    assert all(len({change.job for change in group}) == 1 for group in groups)
+def test_what_holds_of_each_gpu_is_told_and_nothing_twice(changes: list[tuple[float, str, str, float]]) -> None:
+    decisions, time_s = [], NOW_S
+    for after_s, uuid, reason, limit_w in changes:
+        time_s += after_s
+        decisions.append(
+            LimitChange(
+                time_s=time_s, node="n", gpu_uuid=uuid, reason=reason, detail="", power_limit_w=limit_w, job="j"
+            )
+        )
+    groups = decision_groups(decisions)
+    told = [change for group in groups for change in group]
+    assert len(told) <= len(decisions)
+    assert [change.time_s for change in told] == sorted((change.time_s for change in told), reverse=True)
+    for uuid in "ab":
+        newest = next((change for change in reversed(decisions) if change.gpu_uuid == uuid), None)
+        shown = next((change for change in told if change.gpu_uuid == uuid), None)
+        assert (newest is None) == (shown is None)
+        if newest is not None and shown is not None:
+            assert newest.reason == shown.reason
+            assert newest.reason == "refining" or newest.power_limit_w == shown.power_limit_w

@@ -1,5 +1,7 @@
 """The grid and the plan: which power is planned, what is known of the signal, and what is forecast."""
 
+import math
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,12 +86,27 @@ def test_the_forecast_goes_on_where_what_is_known_ends_within_its_band() -> None
     assert isinstance(expected, Line)
     assert isinstance(band, Band)
     assert known.is_stepped
-    assert len(known.xs) == len(known.ys) + 1
     assert known.xs[0] == NOW_S - 12 * HOUR_S
-    assert (expected.xs[0], expected.ys[0]) == (known.xs[-1], known.ys[-1])
+    assert expected.xs[0] == known.xs[-1]
+    assert set(expected.ys) <= {value.value for value in grid_signal(NOW_S).values}
     assert expected.xs[-1] <= NOW_S + AHEAD_S
     assert expected.dash == "dashed"
-    assert all(low <= y <= high for low, y, high in zip(band.lowers, expected.ys, band.uppers, strict=True))
+    assert all(low < y < high for low, y, high in zip(band.lowers, expected.ys, band.uppers, strict=True))
+
+
+def test_unknown_hours_are_gaps_and_estimates_of_the_past_no_measurement() -> None:
+    signal = grid_signal(NOW_S)
+    values = list(signal.values)
+    del values[18:20]  # of the 24 before now
+    values[15] = msgspec.structs.replace(values[15], estimated=True)
+    marks = panel_marks(msgspec.structs.replace(signal, values=values))
+    known, expected = marks["measured"], marks["forecast"]
+    assert isinstance(known, Line)
+    assert isinstance(expected, Line)
+    gaps_s = [x for x, y in zip(known.xs, known.ys, strict=True) if math.isnan(y)]
+    assert gaps_s == [signal.values[15].starts_s, signal.values[18].starts_s, signal.forecast_from_s]
+    assert expected.ys[:2] == (values[15].value, values[15].value)
+    assert math.isnan(expected.ys[2])
 
 
 def test_prices_of_tomorrow_that_are_no_forecast_are_known() -> None:
