@@ -323,10 +323,10 @@ def _told(decisions: Iterable[LimitChange]) -> list[LimitChange]:
             continue
         if measured is not None and (before is None or measured.reason == "profiling"):
             told.append(measured)
-        elif measured is not None and before is not None:  # not from the limit of the look
-            change = msgspec.structs.replace(change, previous_power_limit_w=before.power_limit_w)
-        newest[key] = change
-        told.append(change)
+        was_look = measured is not None and before is not None
+        from_w = before.power_limit_w if before is not None and was_look else change.previous_power_limit_w
+        newest[key] = msgspec.structs.replace(change, previous_power_limit_w=from_w)
+        told.append(newest[key])
     return sorted([*told, *measuring.values()], key=lambda change: change.time_s)
 
 
