@@ -1,6 +1,7 @@
 """The process of a site's history: builds its parts, runs one task for each, and stops them in reverse order.
 
 bus → intake → recorder's queue → history ← reports over HTTP
+             → what is known now ← pages over HTTP
 """
 
 import asyncio
@@ -12,10 +13,13 @@ from typing import Final
 from controller.errors import ConfigError
 from controller.history.energy_history.recorder import HistoryRecorder
 from controller.ports import Bus
-from controller.runtime.clock import Clock, SystemClock
+from controller.runtime.clock import Clock, SystemClock, next_tick_s
 from controller.web.config import WebConfig
 from controller.web.intake import SiteIntake
-from controller.web.routes import Gauges, site_routes, to_problem
+from controller.web.live.saved_sums import SavedSums
+from controller.web.live.site_state import SiteState
+from controller.web.pages.overview import Overview
+from controller.web.routes import Gauges, overview_routes, site_routes, to_problem
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
 from policies.vocabulary.units import DAY_S
@@ -33,6 +37,8 @@ SENDER_MESSAGES_PER_S: Final = 2_000.0
 """Of one node, or about the runs of one user."""
 BURST_S: Final = 10.0
 """20,000 messages of one sender may come at once: what is retained comes with each connection [s]."""
+REFRESH_S: Final = 60.0
+"""Between two looks at what was saved [s]."""
 NOT_CONNECTED: Final = "the broker has not answered yet"
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,8 +87,12 @@ class Site:
     def __init__(self, config: WebConfig, *, bus: Bus, store: SiteStore, topics: Topics, clock: Clock) -> None:
         self._bus = bus
         self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
-        self._intake = SiteIntake(topics, self._recorder, clock=clock, retention_s=config.retention.run_days * DAY_S)
+        self._state = SiteState()
+        retention_s = config.retention.run_days * DAY_S
+        self._intake = SiteIntake(topics, self._recorder, self._state, clock=clock, retention_s=retention_s)
         self._intake.subscribe(bus)
+        self._sums = SavedSums(store)
+        self._clock = clock
         quotas = bus.quotas
         gauges = Gauges(
             connected=lambda: bus.connected,
@@ -92,13 +102,17 @@ class Site:
                 "impossible": lambda: store.n_impossible,
                 "queue_full": lambda: self._recorder.n_dropped,
                 "surplus": lambda: 0 if quotas is None else quotas.n_dropped,
+                "too_many": lambda: self._state.n_refused,
             },
         )
         self._server = HttpServer(
-            site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+            [
+                *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+                *overview_routes(self._overview, state=self._state, clock=clock),
+            ],
             host=config.web.host,
             port=config.web.port,
-            title="the site's history",
+            title="the site's page and history",
             to_problem=to_problem,
             section="web",
         )
@@ -108,12 +122,30 @@ class Site:
         try:
             await self._recorder.flush()  # makes the tables, and tells at once what is wrong with the database
             async with self._server.serving() as url, asyncio.TaskGroup() as tasks:
-                recording = tasks.create_task(self._recorder.run(), name="recorder")
+                working = [
+                    tasks.create_task(self._recorder.run(), name="recorder"),
+                    tasks.create_task(self._refresh(), name="sums"),
+                ]
                 started(url)
                 await stop.wait()
-                recording.cancel()
+                for task in working:
+                    task.cancel()
         finally:
             await self._recorder.close()
+
+    async def _refresh(self) -> None:
+        """Once a minute, read what was saved, and forget what is over."""
+        tick_s = self._clock.now_s()
+        while True:
+            await self._clock.sleep_until(tick_s)
+            now_s = self._clock.now_s()
+            self._state.forget(now_s)
+            await self._sums.refresh(now_s)
+            tick_s = next_tick_s(tick_s, period_s=REFRESH_S, now_s=self._clock.now_s())
+
+    def _overview(self) -> Overview:
+        sums = self._sums.at(self._clock.now_s())
+        return Overview(self._state, sums, self._sums.fault, self.troubles())
 
     def troubles(self) -> list[str]:
         """Return what keeps it from its work, a sentence each; empty when all is well."""

@@ -1,10 +1,9 @@
 """A report as a page: one file without script, which prints on two sheets; a function of the report's lines."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
-from functools import partial
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,8 +14,10 @@ from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Bars, Chart, NameAxis, NumberAxis, Panel
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.ticks import number_text
+from controller.web.pages.savings import savings_of, slower_text, told_saving
+from controller.web.pages.words import percent_text, range_text, typeset
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
-from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
+from publishers.training.reporting.amounts import energy_text
 
 MAX_ROWS: Final = 31
 """A month of days; more would not fit on two sheets: those that used most are shown, and of days the last ones."""
@@ -58,23 +59,6 @@ class ReportPage(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class _Quantity(NamedTuple):
-    """A quantity of a line: what was used, the baseline, what was saved with its interval and share, and its text."""
-
-    name: str
-    used: float | None
-    baseline: float | None
-    saved: float | None
-    ci90: float | None
-    saved_ratio: float | None
-    text_of: Callable[[float], str]
-
-    @property
-    def interval(self) -> str:
-        """Return the 90 % interval of what was saved."""
-        return _range(*(self.text_of((self.saved or 0.0) + sign * (self.ci90 or 0.0)) for sign in (-1, 1)))
-
-
 def render_report(page: ReportPage) -> str:
     """Return the page, HTML."""
     title = f"{page.period}: {_headline(page.total)}"
@@ -95,47 +79,15 @@ def render_report(page: ReportPage) -> str:
     )
 
 
-def _quantities(entry: Entry) -> list[_Quantity]:
-    """Return the quantities of a line that are known to have been used, the one that is told first at the beginning.
-
-    What was saved is too early to tell without its interval.
-    """
-    text_of = partial(money_text, currency=entry.currency)
-    carbon, cost, energy = (
-        _Quantity(
-            "CO₂e", entry.carbon_g, entry.baseline_carbon_g, entry.saved_carbon_g, entry.saved_carbon_ci90_g,
-            entry.saved_carbon_ratio, carbon_text,
-        ),
-        _Quantity(
-            "Cost", entry.cost, entry.baseline_cost, entry.saved_cost, entry.saved_cost_ci90,
-            entry.saved_cost_ratio, text_of,
-        ),
-        _Quantity(
-            "Energy", entry.energy_j, entry.baseline_energy_j, entry.saved_energy_j, entry.saved_energy_ci90_j,
-            entry.saved_energy_ratio, energy_text,
-        ),
-    )  # fmt: skip
-    return [
-        quantity if quantity.ci90 is not None else quantity._replace(saved=None)
-        for quantity in (carbon, cost, energy)
-        if quantity.used is not None
-    ]
-
-
-def _told(entry: Entry) -> _Quantity | None:
-    """Return the quantity whose saving is told: carbon, else money, else energy; None: too early to tell."""
-    return next((quantity for quantity in _quantities(entry) if quantity.saved is not None), None)
-
-
 def _headline(total: Entry) -> str:
     if not total.runs:
         return "no run"
-    told = _told(total)
+    told = told_saving(total)
     if told is None or told.saved is None:
         return f"{TOO_EARLY} what was saved"
     what = "saved" if told.saved >= 0 else "more used"
-    share = "" if told.saved_ratio is None else f", {_typeset(_percent(abs(told.saved_ratio)))}"
-    return f"{_typeset(told.text_of(abs(told.saved)))} {what}{share} (90{NO_BREAK}%: {told.interval})"
+    share = "" if told.saved_ratio is None else f", {typeset(percent_text(abs(told.saved_ratio)))}"
+    return f"{typeset(told.text_of(abs(told.saved)))} {what}{share} (90{NO_BREAK}%: {told.interval})"
 
 
 def _comparison(total: Entry) -> Markup:
@@ -143,12 +95,12 @@ def _comparison(total: Entry) -> Markup:
     rows = [
         (
             quantity.name,
-            _typeset(quantity.text_of(quantity.baseline - quantity.saved)),
-            _typeset(quantity.text_of(quantity.baseline)),
-            f"{_typeset(quantity.text_of(quantity.saved))}{_share(quantity.saved_ratio)}",
+            typeset(quantity.text_of(quantity.baseline - quantity.saved)),
+            typeset(quantity.text_of(quantity.baseline)),
+            f"{typeset(quantity.text_of(quantity.saved))}{_share(quantity.saved_ratio)}",
             quantity.interval,
         )
-        for quantity in _quantities(total)
+        for quantity in savings_of(total)
         if quantity.baseline is not None and quantity.saved is not None
     ]
     if total.baseline_duration_s and total.slowdown_ratio and total.slowdown_ci90_ratio is not None:
@@ -156,10 +108,10 @@ def _comparison(total: Entry) -> Markup:
         lower, upper = (total.slowdown_ratio - 1 + sign * total.slowdown_ci90_ratio for sign in (-1, 1))
         rows.append((
             "Time",
-            _typeset(duration_text(total.baseline_duration_s * total.slowdown_ratio)),
-            _typeset(duration_text(total.baseline_duration_s)),
-            _typeset(f"{_percent(abs(change))} {'less' if change < 0 else 'more'} time"),
-            _range(_percent(lower), _percent(upper)),
+            typeset(duration_text(total.baseline_duration_s * total.slowdown_ratio)),
+            typeset(duration_text(total.baseline_duration_s)),
+            typeset(f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} time"),
+            range_text(percent_text(lower), percent_text(upper)),
         ))  # fmt: skip
     return render_table(("", "with gridchase", "same work at the prior limits", "saved", "90 % interval"), rows)
 
@@ -169,7 +121,7 @@ def _over_time(page: ReportPage) -> Chart:
     is_daily = len(page.days) <= MAX_BARS
     entries = page.days if is_daily else _months(page.days)
     name, unit, size = _bar_unit(page.total, entries)
-    bars_of = [{quantity.name: quantity for quantity in _quantities(entry)}.get(name) for entry in entries]
+    bars_of = [{quantity.name: quantity for quantity in savings_of(entry)}.get(name) for entry in entries]
     used = [(one.used or 0.0) / size if one else 0.0 for one in bars_of]
     known = [
         (place, one.saved / size, (one.ci90 or 0.0) / size)
@@ -233,7 +185,7 @@ def _date_text(name: str) -> str:
 
 def _bar_unit(total: Entry, entries: Sequence[Entry]) -> tuple[str, str, float]:
     """Return which quantity the bars show, as in the headline; its unit, and the size of that."""
-    told = _told(total) or next(iter(_quantities(total)), None)
+    told = told_saving(total) or next(iter(savings_of(total)), None)
     if told is not None and told.name == "CO₂e":
         most_g = max((entry.carbon_g or 0.0 for entry in entries), default=0.0)
         return (told.name, "kg CO₂e", 1e3) if most_g >= 1e3 else (told.name, "g CO₂e", 1.0)  # noqa: PLR2004 — a kilogram
@@ -264,23 +216,18 @@ def _rows(page: ReportPage) -> Iterator[Markup]:
 
 
 def _cells(row: Entry) -> tuple[str, ...]:
-    slower = _UNKNOWN
-    if row.slowdown_ratio is not None and row.slowdown_ci90_ratio is not None:
-        ends = (_percent(row.slowdown_ratio - 1 + sign * row.slowdown_ci90_ratio) for sign in (-1, 1))
-        slower = f"{_typeset(_percent(row.slowdown_ratio - 1))} ({_range(*ends)})"
-    time = _typeset(duration_text(row.duration_s or 0.0))
+    slower = slower_text(row) or _UNKNOWN
+    time = typeset(duration_text(row.duration_s or 0.0))
     return row.name, number_text(row.runs or 0), time, _used_text(row), _saved_text(row), slower
 
 
 def _used_text(entry: Entry) -> str:
-    return ", ".join(_typeset(quantity.text_of(quantity.used or 0.0)) for quantity in _quantities(entry)[::-1])
+    return ", ".join(typeset(quantity.text_of(quantity.used or 0.0)) for quantity in savings_of(entry)[::-1])
 
 
 def _saved_text(entry: Entry) -> str:
-    told = _told(entry)
-    if told is None or told.saved is None:
-        return TOO_EARLY
-    return f"{_typeset(told.text_of(told.saved))}{_share(told.saved_ratio)} ({told.interval})"
+    told = told_saving(entry)
+    return TOO_EARLY if told is None else told.saved_text
 
 
 def _how_counted(page: ReportPage) -> Iterator[str]:
@@ -301,24 +248,8 @@ def _how_counted(page: ReportPage) -> Iterator[str]:
             " or marginal, and whether PUE and host power are counted; this history does not record them."
         )
     if page.without_run_j is not None:
-        yield f"Not counted: {_typeset(energy_text(page.without_run_j))} that GPUs used without a run."
+        yield f"Not counted: {typeset(energy_text(page.without_run_j))} that GPUs used without a run."
 
 
 def _share(ratio: float | None) -> str:
-    return "" if ratio is None else f", {_typeset(_percent(ratio))}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{number_text(100 * ratio, 1)} %"
-
-
-def _range(lower: str, upper: str) -> str:
-    """Return both ends of an interval, with their unit once where it is the same."""
-    number, _, unit = lower.partition(" ")
-    has_one_unit = bool(unit) and unit == upper.partition(" ")[2]
-    return f"{_typeset(number if has_one_unit else lower)} to {_typeset(upper)}"
-
-
-def _typeset(text: str) -> str:
-    """Return an amount as a page writes it."""
-    return text.replace("CO2e", "CO₂e").replace("-", "\u2212").replace(",", "\u202f").replace(" ", NO_BREAK)
+    return "" if ratio is None else f", {typeset(percent_text(ratio))}"

@@ -1,22 +1,30 @@
-"""What a site's process serves: /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
+"""What a site's process serves: its pages, /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.history.energy_history.query import ReportQuery, make_report, period_of
+from controller.history.energy_history.query import AskedName, ReportQuery, make_report, period_of
 from controller.runtime.clock import Clock
+from controller.runtime.machine_zone import MachineZone
+from controller.web.live.site_state import SiteState
+from controller.web.pages.gpus import render_gpus
+from controller.web.pages.overview import Overview, render_overview
+from controller.web.serving import page_response, static_routes
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
 from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.requests import read_query
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
+RENDERED_S: Final = 1.0
+"""The overview of so long ago is shown again [s]: however many look at it, it costs little."""
 REPORT_TIMEOUT_S: Final = 10.0
 N_WAITING: Final = 16
 """Reports are made one after the other, in tenths of a second; so many may wait, and more are refused."""
@@ -78,6 +86,42 @@ def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[s
         Route(name="health", path="/healthz", handle=health),
         Route(name="metrics", path="/metrics", handle=metrics),
         Route(name="report", path="/v1/report", handle=report, limit=limit),
+    ]
+
+
+class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose GPUs are asked for; None: those of all nodes."""
+
+    node: AskedName | None = None
+
+
+def overview_routes(overview: Callable[[], Overview], *, state: SiteState, clock: Clock) -> list[Route]:
+    """Return the routes of the first page, of the GPUs, and of the files that pages load.
+
+    Args:
+        overview: returns what the first page is about.
+        state: what is known of the site.
+        clock: the time.
+    """
+    zone = MachineZone()
+    rendered_s, rendered = -RENDERED_S, ""
+
+    async def first(request: web.Request, _client: str) -> web.Response:
+        nonlocal rendered_s, rendered
+        now_s = clock.now_s()
+        if not 0 <= now_s - rendered_s < RENDERED_S:
+            rendered_s, rendered = now_s, render_overview(overview(), now_s=now_s, zone=zone)
+        return page_response(request, rendered)
+
+    async def gpus(request: web.Request, _client: str) -> web.Response:
+        query = read_query(request, GpusQuery)
+        return page_response(request, render_gpus(state, node=query.node, now_s=clock.now_s(), zone=zone))
+
+    limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
+    return [
+        Route(name="overview", path="/", handle=first),
+        Route(name="gpus", path="/gpus", handle=gpus, limit=limit),
+        *static_routes(),
     ]
 
 

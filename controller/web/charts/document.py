@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
-from controller.web.charts.style import CHARTS, COLOURS, DOCUMENT, FIGURES
+from controller.web.charts.style import CHARTS, COLOURS, DOCUMENT, FIGURES, TABLES
 
 _ONE_LINE: Final = 20
 """A cell with at most so many letters that is no name is on one line."""
@@ -17,7 +17,7 @@ def render_document(title: str, parts: Iterable[Markup]) -> str:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", escaped(title)),
-        element("style", Markup(f"{COLOURS}{CHARTS}{FIGURES}{DOCUMENT}")),
+        element("style", Markup(f"{COLOURS}{CHARTS}{FIGURES}{TABLES}{DOCUMENT}")),
     )
     body = element("body", element("main", joined(parts, "\n")))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -31,7 +31,7 @@ def render_table(
     n_names: int = 1,
     last_is_text: bool = False,
 ) -> Markup:
-    """Return a table, HTML.
+    """Return a table of texts, HTML.
 
     Args:
         headings: plain text, as the cells.
@@ -41,6 +41,21 @@ def render_table(
         last_is_text: whether the last column is text, too.
     """
     are_names = [place < n_names or (last_is_text and place == len(headings) - 1) for place in range(len(headings))]
+    cells = (
+        [escaped(cell if is_name else _unbroken(cell)) for cell, is_name in zip(row, are_names, strict=True)]
+        for row in rows
+    )
+    return render_cells(headings, cells, are_names=are_names, row_classes=row_classes)
+
+
+def render_cells(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Markup]],
+    *,
+    are_names: Sequence[bool],
+    row_classes: Iterable[str] = (),
+) -> Markup:
+    """Return a table of anything, HTML; `are_names` says which columns are text, not numbers."""
     kinds = ["name" if is_name else None for is_name in are_names]
     head = element(
         "tr",
@@ -51,7 +66,7 @@ def render_table(
         element(
             "tr",
             *(
-                element("td", escaped(_unbroken(cell, kind)), class_=kind, data_label=heading or None)
+                element("td", cell, class_=kind, data_label=heading or None)
                 for cell, kind, heading in zip(row, kinds, headings, strict=True)
             ),
             class_=next(classes, "") or None,
@@ -62,5 +77,5 @@ def render_table(
     return element("div", table, class_="scroll")
 
 
-def _unbroken(cell: str, kind: str | None) -> str:
-    return cell.replace(" ", NO_BREAK) if kind is None and len(cell) <= _ONE_LINE else cell
+def _unbroken(cell: str) -> str:
+    return cell.replace(" ", NO_BREAK) if len(cell) <= _ONE_LINE else cell

@@ -21,11 +21,13 @@ NO_BREAK: Final = "\u00a0"
 """A space before a unit, at which no line breaks."""
 _SPACES: Final = re.compile("([\u00a0\u202f\n])")
 """Spaces that pages use and terminals do not: no-break, between thousands, new line."""
-_VOID: Final = frozenset({"meta", "br"})
+_VOID: Final = frozenset({"meta", "br", "link"})
 
 
 def escaped(text: str) -> Markup:
     """Return plain text, of whatever origin, as markup that shows it."""
+    if text.isprintable():
+        return Markup(escape(text))
     parts = _SPACES.split(text)
     return Markup("".join(part if _SPACES.fullmatch(part) else escape(printable(part)) for part in parts))
 

@@ -24,7 +24,14 @@ COLOURS: Final = "\n".join([
     f"@media print{{:root{{{_variables(_LIGHT)};--ground:#fff}}}}",
     *(f".c-{name}{{--c:var(--{name})}}" for name in _LIGHT),
 ])  # fmt: skip
-"""The colours, by what they stand for."""
+"""The colours, by what they stand for, as the browser prefers."""
+THEMES: Final = "\n".join([
+    "@media not print{",
+    f":root[data-theme=light]{{color-scheme:light;{_variables(_LIGHT)}}}",
+    f":root[data-theme=dark]{{color-scheme:dark;{_variables(_DARK)}}}",
+    "}",
+])  # fmt: skip
+"""The colours as the reader has chosen, where a page lets them."""
 
 CHARTS: Final = """
 .plot,.plot svg{overflow:visible}
@@ -63,26 +70,34 @@ details{margin:.4rem 0}summary{cursor:pointer;color:var(--power)}
 """
 """Charts in a page."""
 
+TABLES: Final = """
+bdi,td,th{unicode-bidi:isolate}
+.scroll{overflow-x:auto;position:relative}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
+th{font-weight:600;color:var(--second);font-size:.87rem}.name{text-align:left}
+td.name{overflow-wrap:anywhere;min-width:5em}tr.sum td{font-weight:600}
+@media (max-width:640px){
+table,tbody,tr,td{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
+td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
+text-align:right;overflow-wrap:anywhere}
+td::before{flex:none;content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
+@media print{tr{break-inside:avoid}}
+"""
+"""Tables, which are lists of labelled values on a phone."""
+
 DOCUMENT: Final = """
 :root{font:clamp(15px,.5vw + 9.6px,21px)/1.5 system-ui,sans-serif}
 body{margin:0;background:var(--ground);color:var(--text)}
 main{max-width:60rem;margin:1rem auto;padding:1rem 1.4rem;background:var(--card);
 border:1px solid var(--edge);border-radius:.6rem}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .8rem}h2{font-size:1.1rem;margin:1.6rem 0 .4rem}
-.note{color:var(--second);font-size:.87rem}code{overflow-wrap:anywhere}bdi,td,th{unicode-bidi:isolate}
-h1,h2,p,li{overflow-wrap:anywhere}.scroll{overflow-x:auto;position:relative}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
-th{font-weight:600;color:var(--second);font-size:.87rem}.name{text-align:left}
-td.name{overflow-wrap:anywhere;min-width:5em}tr.sum td{font-weight:600}
+.note{color:var(--second);font-size:.87rem}code{overflow-wrap:anywhere}
+h1,h2,p,li{overflow-wrap:anywhere}
 tr.faint td{color:var(--prior)}tr.next td{background:color-mix(in srgb,var(--power) 12%,transparent)}
 p.next{border-left:4px solid var(--power);padding:.4rem 1rem}
-@media (max-width:640px){main{margin:0;border:0;border-radius:0;padding:.8rem}
-table,tbody,tr,td{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
-td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
-text-align:right;overflow-wrap:anywhere}
-td::before{flex:none;content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
-@media print{@page{size:A4;margin:12mm}:root{font-size:9.5pt}tr{break-inside:avoid}
+@media (max-width:640px){main{margin:0;border:0;border-radius:0;padding:.8rem}}
+@media print{@page{size:A4;margin:12mm}:root{font-size:9.5pt}
 main{border:0;padding:0;margin:0;max-width:none}details{display:none}}
 """
-"""The rest of a page: headings, text, tables, which are lists of labelled values on a phone."""
+"""The rest of a page that is one file: headings and text."""

@@ -31,7 +31,7 @@ STALL_TIMEOUT_S: Final = 10.0
 """For one piece of a stream to be taken by the client."""
 LINGERING_S: Final = 2.0
 """For the rest of a body that nobody wants, so that the client can read why."""
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "gridchase"}
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Server": "gridchase"}
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _LOGGER = logging.getLogger(__name__)
@@ -360,3 +360,4 @@ def _abort(request: web.Request) -> None:
 
 async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")

@@ -1,7 +1,7 @@
 """Amounts as people read them: three significant digits, in a unit of their size.
 
->>> energy_text(4_896.0), energy_text(9e6), carbon_text(1_234.0), money_text(12.345, "EUR")
-('1.36 Wh', '2.5 kWh', '1.23 kg CO2e', '12.3 EUR')
+>>> energy_text(4_896.0), energy_text(9e6), power_text(1_227.4), carbon_text(1_234.0), money_text(12.345, "EUR")
+('1.36 Wh', '2.5 kWh', '1.23 kW', '1.23 kg CO2e', '12.3 EUR')
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,11 @@ from collections.abc import Sequence
 def energy_text(energy_j: float) -> str:
     """Return an energy in Wh, kWh, MWh or GWh."""
     return _scaled(energy_j / 3_600, ("Wh", "kWh", "MWh", "GWh"))
+
+
+def power_text(power_w: float) -> str:
+    """Return a power in W, kW or MW; below 1 kW to the watt."""
+    return _scaled(round(power_w) if abs(power_w) < 999.5 else power_w, ("W", "kW", "MW"))  # noqa: PLR2004 — as below
 
 
 def carbon_text(carbon_g: float) -> str:

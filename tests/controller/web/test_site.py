@@ -13,15 +13,17 @@ from sqlalchemy import func, select
 
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import FILE, PERIOD_S
+from controller.history.energy_history.report import Entry
 from controller.history.energy_history.schema import DECISIONS, GRID_QUARTERS
-from controller.web.app import Site
+from controller.web.app import REFRESH_S, Site
 from controller.web.config import WebConfig, WebSettings
 from controller.web.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
+from controller.web.pages.savings import savings_of
 from controller.web.routes import N_WAITING
 from controller.web.store import SqliteStore
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import encode
-from publishers.messages.reports import GridSignal, SignalValue
+from publishers.messages.reports import GridSignal, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import (
     TOPICS,
@@ -31,6 +33,7 @@ from tests.controller.history.energy_history.records import (
     run_message,
     run_record,
 )
+from tests.controller.web.pages.site import Found
 from tests.fakes import MIDNIGHT_S, FakeBus, LoopClock
 
 FINAL = msgspec.structs.replace(
@@ -63,6 +66,13 @@ class Served:
         """Return status and JSON of an answer."""
         async with self.client.get(self.url + path) as response:
             return response.status, await response.json(content_type=None)
+
+    async def page(self, path: str) -> Found:
+        """Return what is on a page."""
+        async with self.client.get(self.url + path) as response:
+            assert response.status == 200
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            return Found(await response.text())
 
     async def total_j(self, query: str = "") -> float:
         """Return what a report says was used, once all that waits is written [J]."""
@@ -112,6 +122,65 @@ async def test_what_is_published_is_reported_over_http(tmp_path: Path) -> None:
     assert read_history(tmp_path / FILE, lambda it: tuple(it.execute(select(*counts)).one())) == (1, 1)
 
 
+async def test_what_was_saved_today_is_on_the_page_as_in_the_report(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(FINAL), qos=1, retain=True)
+        await asyncio.sleep(PERIOD_S + REFRESH_S + 1)
+        _, report = await served.get("/v1/report?since=1d")
+        text = (await served.page("/")).text
+        (saving, *_) = savings_of(msgspec.convert(report["total"], Entry))
+        assert saving.saved is not None
+        assert f"{saving.text_of(saving.saved).replace('CO2e', 'CO₂e')} 10.0 % of" in text
+        assert f"between {saving.interval.replace(' to ', ' and ')}".replace("\u00a0", " ") in text
+
+
+async def test_the_pages_show_what_the_bus_says_until_it_is_cleared(tmp_path: Path) -> None:
+    topic = TOPICS.gpu("node-a", "GPU-0", "energy")
+    status = NodeStatus(state="online", version="1", time_s=MIDNIGHT_S)
+    async with site(tmp_path) as served:
+        served.bus.publish(TOPICS.node_status("node-a"), encode(status), qos=1, retain=True)
+        served.bus.publish(topic, gpu_message(MIDNIGHT_S, 5e5, power_w=150.0, gpu_index=2)[1], retain=True)
+        assert "node-a 2 150 W" in (await served.page("/")).text
+        assert "150 W" in (await served.page("/gpus")).text
+        served.bus.publish(topic, b"", retain=True)
+        assert "150 W" not in (await served.page("/gpus")).text
+        served.bus.publish("gridchase/v1/node/x", b"")
+        assert await served.dropped("invalid") == 0
+
+
+async def test_a_database_that_is_away_costs_the_page_what_was_saved_alone(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("no directory")
+    async with site(tmp_path / "state") as served:
+        await asyncio.sleep(1)
+        served.bus.publish(TOPICS.grid("GB", "carbon"), encode(SIGNAL))
+        text = (await served.page("/")).text
+        assert "Saved today since midnight, against the same work at the prior limits History Not known: " in text
+        assert "to look at the history is not written" in text
+        assert "Signal fresh: GB, s" in text
+
+
+async def test_the_curve_and_the_plan_of_a_run_are_shown_and_not_recorded(tmp_path: Path) -> None:
+    key = RunKey("alice", "resnet50", "r1")
+    now_s = MIDNIGHT_S
+    schedule = RunSchedule(
+        time_s=now_s,
+        objective="slowdown",
+        entries=[ScheduleEntry(starts_s=now_s, power_limit_w=200.0, power_w=180.0, speed_ratio=0.99)],
+        until_s=now_s + 3_600.0,
+        expected_end_s=now_s + 3_600.0,
+    )
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(run_record(duration_s=3_600.0, n_gpus=1)))
+        served.bus.publish(TOPICS.run(key, "schedule"), encode(schedule), qos=1, retain=True)
+        text = (await served.page("/")).text
+        assert "The run has a plan." in text
+        assert "50 % · ends" in text
+        assert await served.total_j() == 0
+        mallory = msgspec.structs.replace(schedule, user="mallory")
+        served.bus.publish(TOPICS.run(key, "schedule"), encode(mallory), qos=1, retain=True)
+        assert await served.dropped("invalid") == 1
+
+
 async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> None:
     bus = FakeBus()
     Site(
@@ -122,6 +191,9 @@ async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> 
         clock=LoopClock(),
     )
     assert bus.filters == [
+        "gridchase/v1/node/+/status",
+        "gridchase/v1/user/+/job/+/run/+/profile",
+        "gridchase/v1/user/+/job/+/run/+/schedule",
         "gridchase/v1/user/+/job/+/run/+/energy",
         "gridchase/v1/user/+/job/+/run/+/node/+/energy",
         "gridchase/v1/node/+/gpu/+/energy",

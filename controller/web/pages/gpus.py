@@ -1,0 +1,239 @@
+"""All GPUs: what each draws, its limit and why, by node; and how one is shown wherever it is."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Final
+from urllib.parse import quote
+
+from controller.web.charts.document import render_cells
+from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.web.live.site_state import GpuKey, GpuState, SiteState
+from controller.web.pages.layout import (
+    State,
+    moment_text,
+    render_bar,
+    render_card,
+    render_page,
+    render_state,
+    render_time,
+)
+from controller.web.pages.words import NOT_KNOWN_YET, decision_text, typeset
+from publishers.messages.reasons import short_reason
+from publishers.messages.reports import GpuDescription
+from publishers.training.reporting.amounts import power_text
+
+SILENT_S: Final = 180.0
+"""What a GPU or a run said longer ago no longer holds [s]; they speak every few seconds."""
+MAX_ROWS: Final = 256
+"""Of GPUs on one page."""
+MEASURING: Final = frozenset({"profiling", "refining"})
+_WRONG: Final = frozenset(
+    {"another_writer", "gpu_suspect", "journal_failed", "no_permission", "write_ignored", "clamped"}
+)
+_WRONG_ENDS: Final = ("_failed", "_untouched")
+"""Of reasons: the prior limit was not restored, or not ours to restore."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView:
+    """A GPU as pages show it; what does not hold any more is None.
+
+    Attributes:
+        key: which it is.
+        name: its node and number there.
+        model: of the board.
+        mark: its state.
+        power_w: what it draws.
+        limit_w: its power limit.
+        prior_w: the one from before.
+        job: that computes on it.
+        why: why it has its limit, or what is wrong.
+        is_wrong: whether somebody should look at it.
+        state: all that is known.
+    """
+
+    key: GpuKey
+    name: str
+    model: str
+    mark: State
+    power_w: float | None
+    limit_w: float | None
+    prior_w: float | None
+    job: str | None
+    why: str
+    is_wrong: bool
+    state: GpuState
+
+    @property
+    def numbers(self) -> tuple[str, str]:
+        """Return draw and limit as they stand beside each other: ("189", "/ 215 W")."""
+        limit = f"/{NO_BREAK}{_watts(self.limit_w)}{NO_BREAK}W" if self.limit_w is not None else "W"
+        return _watts(self.power_w), limit
+
+
+def gpu_views(state: SiteState, now_s: float, zone: tzinfo) -> list[GpuView]:
+    """Return all GPUs that were heard of, by node and number."""
+    described = {GpuKey(name, gpu.uuid): gpu for name, node in state.nodes.items() for gpu in node.status.gpus}
+    views = [
+        _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s, zone)
+        for key in {*described, *state.gpus}
+    ]
+    return sorted(views, key=lambda view: (view.key.node, _index(view.state, described.get(view.key)), view.key))
+
+
+def _view(
+    state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float, zone: tzinfo
+) -> GpuView:
+    is_online = state.is_online(key.node)
+    energy, limit = gpu.energy, gpu.limit
+    is_fresh = is_online and energy is not None and now_s - energy.time_s <= SILENT_S
+    power_w = energy.power_w if energy is not None and is_fresh else None
+    limit_w = limit.power_limit_w if limit is not None else None
+    if limit_w is None and energy is not None:
+        limit_w = energy.power_limit_w
+    reason = limit.reason if limit is not None else ""
+    is_wrong = reason in _WRONG or reason.endswith(_WRONG_ENDS)
+    job = energy.job if energy is not None and is_fresh else None
+    why = decision_text(limit) if limit is not None else NOT_KNOWN_YET
+    mark: State = "measuring" if reason in MEASURING else "ok" if job else "idle"
+    if is_wrong:
+        mark, why = "warning", short_reason(reason)
+    elif not is_online:
+        mark, why = "error", "its node is offline"
+    elif power_w is None:
+        heard = f" since {moment_text(energy.time_s, now_s, zone)}" if energy is not None else ""
+        mark, why, is_wrong = "error", f"does not answer{heard}", True
+    index = _index(gpu, description)
+    return GpuView(
+        key=key,
+        name=f"{key.node} {index if index < _NO_INDEX else key.gpu_uuid}",
+        model=description.model if description is not None else "",
+        mark=mark,
+        power_w=power_w,
+        limit_w=limit_w if is_online else None,
+        prior_w=description.prior_power_limit_w if description is not None else None,
+        job=job,
+        why=why,
+        is_wrong=is_wrong,
+        state=gpu,
+    )
+
+
+_NO_INDEX: Final = 1 << 53
+
+
+def _index(gpu: GpuState, description: GpuDescription | None) -> int:
+    """Return the number of a GPU on its node; one that is not known comes last."""
+    if description is not None:
+        return description.index
+    said = (message.gpu_index for message in (gpu.energy, gpu.limit) if message is not None)
+    return next((index for index in said if index is not None), _NO_INDEX)
+
+
+def render_tiles(views: Iterable[GpuView]) -> Markup:
+    """Return GPUs as tiles: name, draw and limit, a bar of both, and the job."""
+    return element("ul", *map(_tile, views), class_="gpus")
+
+
+def _tile(view: GpuView) -> Markup:
+    drawn, limit = view.numbers
+    line = element(
+        "div",
+        element("b", render_state(view.mark, view.name)),
+        element("span", element("b", escaped(drawn)), element("span", escaped(f" {limit}"), class_="second")),
+        class_="line",
+    )
+    below = view.why if view.mark in {"error", "warning"} else view.job or "idle"
+    return element(
+        "li",
+        line,
+        render_gauge(view),
+        element("div", element("bdi", escaped(below)), class_="job second"),
+        class_="gpu",
+    )
+
+
+def render_gauge(view: GpuView) -> Markup:
+    """Return the bar of a GPU: filled as far as it draws, a mark at its limit; the whole is its prior limit."""
+    whole_w = view.prior_w or view.limit_w or view.power_w or 1.0
+    said = {"draws": view.power_w, "limit": view.limit_w, "prior limit": view.prior_w}
+    return render_bar(
+        ", ".join(f"{what} {_watts(power_w)} W" for what, power_w in said.items()),
+        drawn_ratio=(view.power_w or 0.0) / whole_w,
+        mark_ratio=None if view.limit_w is None else view.limit_w / whole_w,
+    )
+
+
+def _watts(power_w: float | None) -> str:
+    return "?" if power_w is None else f"{power_w:.0f}"
+
+
+def render_gpus(state: SiteState, *, node: str | None = None, now_s: float, zone: tzinfo) -> str:
+    """Return the page of all GPUs, or of one node's, HTML; of a large site first the page of its nodes."""
+    nodes: dict[str, list[GpuView]] = {}
+    views = gpu_views(state, now_s, zone)
+    for view in views:
+        nodes.setdefault(view.key.node, []).append(view)
+    if node is not None:
+        cards = [_node(state, node, nodes.get(node, []), now_s, zone)]
+    elif len(views) > MAX_ROWS:
+        cards = [_nodes(state, nodes)]
+    else:
+        cards = [_node(state, name, of_node, now_s, zone) for name, of_node in nodes.items()]
+    nothing = render_card("No GPU", element("p", escaped("No controller has been heard yet."), class_="second"))
+    return render_page("GPUs", current="/gpus", parts=cards or [nothing], now_s=now_s, zone=zone)
+
+
+def _nodes(state: SiteState, nodes: dict[str, list[GpuView]]) -> Markup:
+    rows = []
+    for name, views in nodes.items():
+        answering = [view.power_w for view in views if view.power_w is not None]
+        n_wrong = sum(view.is_wrong for view in views)
+        mark: State = "error" if not state.is_online(name) else "warning" if n_wrong else "ok"
+        link = element("a", element("bdi", escaped(name)), href=f"/gpus?node={quote(name, safe='')}")
+        texts = (f"{len(answering)} of {len(views)}", str(n_wrong), _power(sum(answering) if answering else None))
+        rows.append((joined([render_state(mark, ""), link]), *map(escaped, texts)))
+    table = render_cells(
+        ("node", "GPUs that answer", "to look at", "drawn"), rows, are_names=(True, False, False, False)
+    )
+    return render_card("Nodes", table)
+
+
+def _node(state: SiteState, node: str, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Markup:
+    headings = ("GPU", "model", "job", "drawn", "limit", "prior limit", "temperature", "busy", "why", "since")
+    rows = [tuple(_cells(view, now_s, zone)) for view in views]
+    are_names = [heading in {"GPU", "model", "job", "why"} for heading in headings]
+    table = render_cells(headings, rows, are_names=are_names)
+    return render_card(node, table, note=_node_text(state, node, now_s, zone))
+
+
+def _node_text(state: SiteState, node: str, now_s: float, zone: tzinfo) -> str:
+    known = state.nodes.get(node)
+    if known is None:
+        return "its controller has not been heard"
+    status = known.status
+    is_since = status.state == "online" and status.time_s is not None  # a last will is as old as its connection
+    since = f" since {moment_text(status.time_s or 0.0, now_s, zone)}" if is_since else ""
+    return " · ".join(filter(None, (f"{status.state}{since}", status.host, f"controller {status.version}")))
+
+
+def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    energy = view.state.energy if view.power_w is not None else None
+    temperature_c = energy.temperature_c if energy is not None else None
+    busy_ratio = energy.utilization_ratio if energy is not None else None
+    yield element("b", render_state(view.mark, view.name.removeprefix(f"{view.key.node} ")))
+    yield escaped(view.model)
+    yield element("bdi", escaped(view.job or "")) if view.job else escaped("")
+    yield element("span", escaped(_power(view.power_w)), render_gauge(view))
+    yield escaped(_power(view.limit_w))
+    yield escaped(_power(view.prior_w))
+    yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))
+    yield escaped("" if busy_ratio is None else typeset(f"{100 * busy_ratio:.0f} %"))
+    yield escaped(view.why)
+    limit = view.state.limit
+    yield render_time(limit.time_s, now_s, zone) if limit is not None else escaped("")
+
+
+def _power(power_w: float | None) -> str:
+    return "not known" if power_w is None else typeset(power_text(power_w))

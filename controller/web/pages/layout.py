@@ -1,0 +1,150 @@
+"""What all pages share: head, header, cards, footer, and times."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final, Literal
+
+from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+
+PAGES: Final = {
+    "/": "Overview",
+    "/gpus": "GPUs",
+    "/runs": "Runs",
+    "/grid": "Grid",
+    "/log": "Log",
+    "/history": "History",
+}
+"""What the header leads to."""
+State = Literal["ok", "warning", "error", "pinned", "idle", "measuring"]
+"""What a text tells; each has a mark of its own shape before it: ✓ ▲ ✕ ◆ ○ ◔."""
+Width = Literal["whole", "wide", "narrow", "half"]
+_WEEK: Final = timedelta(days=7)
+
+
+def render_page(
+    title: str, *, current: str, parts: Iterable[Markup], now_s: float, zone: tzinfo, shows_title: bool = True
+) -> str:
+    """Return a page, HTML.
+
+    Args:
+        title: plain text, in the head and as the heading.
+        current: the path of the page that the header marks as the present one.
+        parts: what is in it: cards.
+        now_s: the time [Unix s].
+        zone: that times are shown in.
+        shows_title: whether the heading is seen, not only heard.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", escaped(f"{title} \u2013 gridchase")),
+        element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        element("link", rel="stylesheet", href="/static/page.css"),
+        element("script", src="/static/page.js", defer=""),
+    )
+    heading = element("h1", escaped(title), class_=None if shows_title else "unseen")
+    body = element(
+        "body",
+        element("a", escaped("To the content"), class_="skip", href="#main"),
+        _header(current, now_s, zone),
+        element("main", heading, joined(parts, "\n"), id="main"),
+        _footer(now_s, zone),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _header(current: str, now_s: float, zone: tzinfo) -> Markup:
+    links = (
+        element("li", element("a", escaped(name), href=path, aria_current="page" if path == current else None))
+        for path, name in PAGES.items()
+    )
+    return element(
+        "header",
+        element("a", escaped("gridchase"), class_="brand", href="/"),
+        element("nav", element("ul", *links), aria_label="Pages"),
+        element("p", escaped("as of "), render_time(now_s, now_s, zone), class_="heard", id="heard"),
+        element("div", id="theme"),
+    )
+
+
+def _footer(now_s: float, zone: tzinfo) -> Markup:
+    name = datetime.fromtimestamp(now_s, zone).tzname() or "its own zone"
+    words = (
+        f"Saved and slower are against the same work at the prior limits, with 90{NO_BREAK}% intervals."
+        f" Times and days are those of the machine that serves this page ({name})."
+    )
+    return element("footer", element("p", escaped(words)))
+
+
+def render_card(
+    title: str,
+    *content: Markup,
+    width: Width = "whole",
+    note: str = "",
+    link: tuple[str, str] | None = None,
+    id_: str | None = None,
+) -> Markup:
+    """Return a card of a page.
+
+    Args:
+        title: its heading, plain text.
+        content: what is in it.
+        width: of the page: whole, two thirds, a third, or half of it; on a narrow screen all are whole.
+        note: what stands beside the heading, plain text.
+        link: where the heading's line leads, and the words for it.
+        id_: of the element.
+    """
+    head = [element("h2", escaped(title))]
+    if note:
+        head.append(element("p", escaped(note), class_="note"))
+    if link is not None:
+        head.append(element("a", escaped(link[1]), href=link[0]))
+    return element("section", element("div", *head, class_="head"), *content, class_=f"card {width}", id=id_)
+
+
+def render_state(state: State, text: str) -> Markup:
+    """Return a text with the mark of a state before it."""
+    return element("span", escaped(text), class_=f"state {state}")
+
+
+def render_time(time_s: float, now_s: float, zone: tzinfo) -> Markup:
+    """Return a moment [Unix s], which a script may show in the zone of the reader."""
+    moment = datetime.fromtimestamp(time_s, UTC)
+    return element("time", escaped(moment_text(time_s, now_s, zone)), datetime=f"{moment:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def moment_text(time_s: float, now_s: float, zone: tzinfo) -> str:
+    """Return a moment [Unix s]: the time, within a week with the weekday, beyond with the date."""
+    moment, now = (datetime.fromtimestamp(at_s, zone) for at_s in (time_s, now_s))
+    clock = f"{moment:%H:%M}"
+    if moment.date() == now.date():
+        return clock
+    if abs(moment.date() - now.date()) < _WEEK:
+        return f"{moment:%a}{NO_BREAK}{clock}"
+    year = "" if moment.year == now.year else f"{NO_BREAK}{moment.year}"
+    return f"{moment.day}{NO_BREAK}{moment:%b}{year}{NO_BREAK}{clock}"
+
+
+def render_bar(
+    label: str, *, drawn_ratio: float, mark_ratio: float | None = None, kind: str = "", id_: str | None = None
+) -> Markup:
+    """Return a bar: how much is filled, perhaps with a mark; both are shares of its width, read aloud as `label`.
+
+    Its widths are attributes of an SVG, since the pages allow no inline style.
+    """
+    drawn_ratio = min(max(drawn_ratio, 0.0), 1.0)
+    mark = NOTHING
+    if mark_ratio is not None:
+        x = f"{100 * min(max(mark_ratio, 0.0), 1.0):.1f}%"
+        mark = element("line", x1=x, x2=x, y1="-15%", y2="115%", class_="mark")
+    return element(
+        "svg",
+        element("rect", width="100%", height="100%", class_="whole"),
+        element("rect", width=f"{100 * drawn_ratio:.1f}%", height="100%", class_="filled"),
+        mark,
+        class_=f"gauge {kind}".rstrip(),
+        role="img",
+        aria_label=label,
+        id=id_,
+    )

@@ -1,0 +1,399 @@
+"""The first page: what is wrong, what was saved today, power now, GPUs, the grid and the plan, decisions, runs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import tzinfo
+from typing import Final, NamedTuple
+
+import msgspec
+
+from controller.history.energy_history.report import Entry
+from controller.web.charts.document import render_cells
+from controller.web.charts.figure import render_chart
+from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.web.live.saved_sums import Sums
+from controller.web.live.site_state import GpuKey, RunState, SiteState
+from controller.web.pages.gpus import MEASURING, SILENT_S, GpuView, gpu_views, render_tiles
+from controller.web.pages.layout import (
+    render_bar,
+    render_card,
+    render_page,
+    render_state,
+    render_time,
+)
+from controller.web.pages.plan_chart import plan_chart
+from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
+from controller.web.pages.words import (
+    NOT_KNOWN_YET,
+    decision_text,
+    limit_text,
+    percent_text,
+    range_text,
+    run_path,
+    typeset,
+    without_number_text,
+)
+from policies.vocabulary.units import duration_text
+from publishers.messages.reports import GridSignal, LimitChange, RunEnergy
+from publishers.messages.topics import RunKey
+from publishers.training.reporting.amounts import power_text
+
+MAX_TILES: Final = 64
+MAX_DECISIONS: Final = 8
+MAX_RUNS: Final = 20
+MAX_ALERTS: Final = 10
+TOGETHER_S: Final = 5.0
+"""GPUs of a run get their limit within this time of each other: one decision [s]."""
+_SAME_W: Final = 1.0
+
+
+class Overview(NamedTuple):
+    """What the page is about.
+
+    Attributes:
+        state: what is known of the site.
+        sums: what was saved; None: not known.
+        sums_fault: why not, a sentence; "": not yet.
+        troubles: what keeps this process from its work, a sentence each.
+    """
+
+    state: SiteState
+    sums: Sums | None
+    sums_fault: str = ""
+    troubles: Sequence[str] = ()
+
+
+def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
+    """Return the page, HTML."""
+    views = gpu_views(overview.state, now_s, zone)
+    running = running_runs(overview.state, now_s)
+    parts = [
+        *_alerts(overview, views),
+        _saved_today(overview),
+        _power_now(overview.state, views, running),
+        _gpus(views),
+        _grid_and_plan(overview.state, running, now_s, zone),
+        _decisions(overview.state, now_s, zone),
+        _runs(running, now_s, zone),
+    ]
+    return render_page("Overview", current="/", parts=parts, now_s=now_s, zone=zone, shows_title=False)
+
+
+def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
+    """Return the runs that go on."""
+    return {
+        key: run
+        for key, run in sorted(state.runs.items())
+        if run.energy is not None
+        and run.energy.state == "running"
+        and not run.energy.final
+        and now_s - (run.energy.time_s or run.heard_s) <= SILENT_S
+    }
+
+
+def _alerts(overview: Overview, views: Sequence[GpuView]) -> Iterator[Markup]:
+    """Yield a strip of what somebody should look at, if there is anything."""
+    found = [*overview.troubles, *_wrong(overview.state, views)]
+    if not found:
+        return
+    shown = [element("li", render_state("warning", text)) for text in found[:MAX_ALERTS]]
+    if len(found) > MAX_ALERTS:
+        shown.append(element("li", escaped(f"and {len(found) - MAX_ALERTS} more")))
+    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    heading = element("h2", escaped(f"{things} to look at"))
+    yield element("section", heading, element("ul", *shown, class_="lines"), class_="card alert")
+
+
+def _wrong(state: SiteState, views: Sequence[GpuView]) -> Iterator[str]:
+    for name, node in sorted(state.nodes.items()):
+        if node.status.state != "online":
+            n_gpus = len(node.status.gpus)
+            gpus = f": {n_gpus} GPUs are not known" if n_gpus > 1 else ": its GPU is not known" if n_gpus else ""
+            yield f"The controller of {name} is offline{gpus}."
+    for view in views:
+        if view.is_wrong:
+            yield f"GPU {view.name}: {view.why}."
+    for (zone_name, _), signal in sorted(state.grid.items()):
+        if signal.state == "stale":
+            yield (
+                f"The signal of {zone_name} ({signal.source}) ended {duration_text(signal.age_s)} ago:"
+                " plans do without it."
+            )
+
+
+def _saved_today(overview: Overview) -> Markup:
+    sums = overview.sums
+    if sums is None:
+        text = f"Not known: {overview.sums_fault}" if overview.sums_fault else f"{NOT_KNOWN_YET.capitalize()}."
+        content = [element("p", escaped(text), class_="second")]
+    else:
+        content = [_figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)]
+        longer = " · ".join(
+            f"{name} {told.saved_text}"
+            for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
+            if (told := told_saving(entry)) is not None
+        )
+        content += [element("p", escaped(longer), class_="small")] if longer else []
+    note = "since midnight, against the same work at the prior limits"
+    return render_card("Saved today", *content, width="wide", note=note, link=("/history", "History"))
+
+
+def _no_saving(today: Entry) -> Markup:
+    text = "No run has used anything today yet."
+    if today.runs:
+        runs = "1 run" if today.runs == 1 else f"{today.runs} runs"
+        text = f"Not known yet: {runs} today, and no evidence yet of what was saved. It takes half an hour of a run."
+    return element("p", escaped(text), class_="second")
+
+
+def _figures(today: Entry) -> Markup:
+    """Return what was saved of each quantity, with its interval, and the time that it took."""
+    figures = []
+    for saving in savings_of(today):
+        if saving.saved is None:
+            continue
+        number, _, unit = typeset(saving.text_of(saving.saved)).partition(NO_BREAK)
+        of = ""
+        if saving.saved_ratio is not None and saving.baseline is not None:
+            share, baseline = percent_text(saving.saved_ratio), saving.text_of(saving.baseline)
+            of = f"{typeset(share)} of {typeset(baseline)}"
+        figures.append(
+            element(
+                "div",
+                element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-saved"),
+                element("p", escaped(of)),
+                element("p", escaped(f"between {saving.interval.replace(' to ', ' and ')}"), class_="note"),
+            )
+        )
+    slower = slower_text(today)
+    taken = f"Price paid: {slower} more time." if slower else ""
+    known = ""
+    if today.runs != today.measured_runs:
+        known = f"Known of {today.measured_runs} of {today.runs} runs."
+    note = " ".join(filter(None, (taken, known)))
+    return joined([element("div", *figures, class_="figures"), element("p", escaped(note))])
+
+
+def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey, RunState]) -> Markup:
+    answering = [view for view in views if view.power_w is not None]
+    nothing = "No GPU answers." if views else "No GPU has been heard yet."
+    content = list(_power_of(answering, running)) if answering else [element("p", escaped(nothing))]
+    health = element("ul", *(element("li", line) for line in _health(state, views)), class_="lines")
+    return render_card("Power now", *content, health, width="narrow")
+
+
+def _power_of(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> Iterator[Markup]:
+    """Yield what GPUs draw, what that would be at their prior limits, and both sums of limits where each is known."""
+    power_w = sum(view.power_w or 0.0 for view in answering)
+    number, _, unit = typeset(power_text(power_w)).partition(NO_BREAK)
+    yield element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-power")
+    ends_w = full_power_w(answering, running)
+    if ends_w is not None:
+        between = range_text(*map(power_text, ends_w)).replace(" to ", " and ")
+        yield element("p", escaped(f"would be between {between} at the prior limits"))
+    limits_w = [view.limit_w for view in answering if view.limit_w is not None]
+    priors_w = [view.prior_w for view in answering if view.prior_w]
+    if len(limits_w) == len(priors_w) == len(answering):
+        limits, priors = (typeset(power_text(sum(powers_w))) for powers_w in (limits_w, priors_w))
+        words = f"limits {limits} in all, prior limits {priors}"
+        yield render_bar(
+            f"draws {typeset(power_text(power_w))}, {words}",
+            drawn_ratio=power_w / sum(priors_w),
+            mark_ratio=sum(limits_w) / sum(priors_w),
+        )
+        yield element("p", escaped(words), class_="note")
+
+
+def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> tuple[float, float] | None:
+    """Return between which powers all GPUs would draw at their prior limits, by the curves of their runs [W].
+
+    None: not known. What is unknown of each curve is added up.
+    """
+    without_run_w = sum(view.power_w or 0.0 for view in answering if view.job is None)
+    of_runs = [(run.energy.n_gpus, _full_power_w(run)) for run in running.values() if run.energy and run.energy.n_gpus]
+    known = [ends_w for _, ends_w in of_runs if ends_w is not None]
+    n_busy = sum(view.job is not None for view in answering)
+    if not known or len(known) < len(of_runs) or sum(n_gpus for n_gpus, _ in of_runs) != n_busy:
+        return None
+    lowers_w, uppers_w = zip(*known, strict=True)
+    return without_run_w + sum(lowers_w), without_run_w + sum(uppers_w)
+
+
+def _full_power_w(run: RunState) -> tuple[float, float] | None:
+    """Return the ends of the interval of a run's power at its highest limit, if that is the prior one [W]."""
+    if run.profile is None or run.energy is None or not run.profile.points or not run.energy.max_power_w:
+        return None
+    top = max(run.profile.points, key=lambda point: point.power_limit_w)
+    prior_w = run.energy.max_power_w / run.energy.n_gpus
+    if abs(top.power_limit_w - prior_w) > _SAME_W or top.power_ci_w is None:
+        return None
+    return max(top.power_w - top.power_ci_w, 0.0), top.power_w + top.power_ci_w
+
+
+def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
+    n_answering = sum(view.power_w is not None for view in views)
+    n_online = sum(node.status.state == "online" for node in state.nodes.values())
+    is_all = n_answering == len(views) and n_online == len(state.nodes)
+    if views or state.nodes:
+        yield render_state(
+            "ok" if is_all else "error",
+            f"{n_answering} of {len(views)} GPUs answer, {n_online} of {len(state.nodes)} nodes",
+        )
+    signal = first_signal(state)
+    if signal is None:
+        yield render_state("idle", "no signal of the grid")
+    else:
+        age = "" if signal.state == "fresh" else f", ended {duration_text(signal.age_s)} ago"
+        text = {"fresh": "Signal fresh", "held": "Signal held", "forecast": "Signal forecast"}.get(
+            signal.state, "Signal too old"
+        )
+        yield render_state(
+            "ok" if signal.state == "fresh" else "warning", f"{text}: {signal.zone}, {signal.source}{age}"
+        )
+    n_wrong = sum(view.mark == "warning" for view in views)
+    if n_wrong:
+        yield render_state("warning", f"{n_wrong} GPU limits to look at" if n_wrong > 1 else "1 GPU limit to look at")
+    elif views:
+        yield render_state("ok", "No limit is stranded or set by others")
+
+
+def first_signal(state: SiteState) -> GridSignal | None:
+    """Return the signal that is shown first: carbon before price, by the names of zones."""
+    by_kind = sorted(state.grid.items(), key=lambda item: (item[0][1] != "carbon", item[0][0]))
+    return next((signal for _, signal in by_kind), None)
+
+
+def _gpus(views: Sequence[GpuView]) -> Markup:
+    if not views:
+        return render_card("GPUs", element("p", escaped("No controller has been heard yet."), class_="second"))
+    note = "bar: drawn · mark: limit · whole width: prior limit"
+    left_out = len(views) - MAX_TILES
+    more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
+    return render_card("GPUs", render_tiles(views[:MAX_TILES]), more, note=note, link=("/gpus", "all GPUs"))
+
+
+def _grid_and_plan(state: SiteState, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
+    schedules = [run.schedule for run in running.values() if run.schedule is not None]
+    chart = plan_chart(first_signal(state), schedules, n_running=len(running), now_s=now_s, zone=zone)
+    return element("section", render_chart(chart), class_="card wide")
+
+
+def _decisions(state: SiteState, now_s: float, zone: tzinfo) -> Markup:
+    found = [
+        element("li", *_decision(group, now_s, zone)) for group in decision_groups(state.decisions)[:MAX_DECISIONS]
+    ]
+    if not found:
+        found = [element("li", escaped("None since this process has started."), class_="second")]
+    return render_card(
+        "Last decisions", element("ul", *found, class_="decisions"), width="narrow", link=("/log", "all")
+    )
+
+
+def decision_groups(decisions: Iterable[LimitChange]) -> list[list[LimitChange]]:
+    """Return the changes of limits, newest first, those that the GPUs of one job got together as one group.
+
+    A series of measurements is told once; of a look what comes of it, if the plan is another one then.
+    """
+    groups: list[list[LimitChange]] = []
+    for change in reversed(_told(decisions)):
+        is_together = groups and _what(groups[-1][0]) == _what(change)
+        if is_together and groups[-1][-1].time_s - change.time_s <= TOGETHER_S:
+            groups[-1].append(change)
+        else:
+            groups.append([change])
+    return groups
+
+
+def _what(change: LimitChange) -> tuple[object, ...]:
+    return change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w
+
+
+def _told(decisions: Iterable[LimitChange]) -> list[LimitChange]:
+    """Return the changes without looks and without repeated measurements, in the order of their times."""
+    told: list[LimitChange] = []
+    newest: dict[GpuKey, LimitChange] = {}
+    measuring: dict[GpuKey, LimitChange] = {}
+    for change in decisions:
+        key = GpuKey(change.node or "", change.gpu_uuid or "")
+        before = newest.get(key)
+        if change.reason in MEASURING:
+            measuring.setdefault(key, change)
+            continue
+        measured = measuring.pop(key, None)
+        if before is not None and _plan_of(before) == _plan_of(change):
+            continue
+        if measured is not None and (before is None or measured.reason == "profiling"):
+            told.append(measured)
+        was_look = measured is not None and before is not None
+        from_w = before.power_limit_w if before is not None and was_look else change.previous_power_limit_w
+        newest[key] = msgspec.structs.replace(change, previous_power_limit_w=from_w)
+        told.append(newest[key])
+    return sorted([*told, *measuring.values()], key=lambda change: change.time_s)
+
+
+def _plan_of(change: LimitChange) -> tuple[object, ...]:
+    return change.job, change.reason, change.power_limit_w
+
+
+def _decision(group: Sequence[LimitChange], now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    change = group[0]
+    indices = sorted({it.gpu_index for it in group if it.gpu_index is not None})
+    where = f"{change.node} {'+'.join(map(str, indices))}" if indices else change.node or ""
+    yield element("b", render_time(change.time_s, now_s, zone))
+    yield joined([escaped(" "), element("bdi", escaped(change.job or "no run")), escaped(" ")])
+    yield element("span", escaped(where), class_="note")
+    yield element(
+        "div", escaped(limit_text(change)), element("span", escaped(f" · {decision_text(change)}"), class_="second")
+    )
+
+
+def _runs(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
+    if not running:
+        return render_card(
+            "Runs", element("p", escaped("No run goes on."), class_="second"), link=("/runs", "all runs")
+        )
+    headings = ("run", "done", f"slower so far (90{NO_BREAK}%)", f"saved so far (90{NO_BREAK}%)")
+    rows = [tuple(_run(key, run, now_s, zone)) for key, run in list(running.items())[:MAX_RUNS]]
+    left_out = len(running) - MAX_RUNS
+    more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
+    table = render_cells(headings, rows, are_names=(True, True, False, False))
+    return render_card("Runs", table, more, link=("/runs", "all runs"))
+
+
+def _run(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    energy = run.energy
+    if energy is None:
+        return
+    link = element("a", element("bdi", escaped(key.job)), href=run_path(key))
+    boards = f"{energy.n_gpus}{NO_BREAK}{energy.gpu_model}" if energy.n_gpus else "no GPU"
+    who = element(
+        "span", escaped(" "), element("bdi", escaped(key.user)), escaped(f" · {key.run} · {boards}"), class_="note"
+    )
+    yield element("span", link, who)
+    yield _done(run, energy, now_s, zone)
+    entry = run_entry(key, energy)
+    slower = slower_text(entry)
+    yield _number(*(slower.partition(" (") if slower else (without_number_text(energy),)), _budget(run))
+    told = told_saving(entry)
+    yield _number(*(told.saved_text.partition(" (") if told is not None else (without_number_text(energy),)))
+
+
+def _number(number: str, *interval: str) -> Markup:
+    """Return a number, and smaller what belongs to it."""
+    return element("span", escaped(number), element("span", escaped("".join(interval)), class_="note"))
+
+
+def _budget(run: RunState) -> str:
+    ratio = run.schedule.max_slowdown_ratio if run.schedule is not None else None
+    return "" if ratio is None else f" of{NO_BREAK}{typeset(percent_text(ratio - 1))}"
+
+
+def _done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
+    if run.profile is not None and run.profile.state in {"waiting", "profiling"}:
+        return render_state("measuring", f"measuring, {duration_text(energy.duration_s)} old")
+    end_s = run.schedule.expected_end_s if run.schedule is not None else None
+    if end_s is None:
+        return escaped(f"{duration_text(energy.duration_s)} so far, end not known")
+    done_ratio = energy.duration_s / max(energy.duration_s + end_s - now_s, energy.duration_s, 1.0)
+    percent = f"{100 * done_ratio:.0f}{NO_BREAK}%"
+    bar = render_bar(f"{percent} of its time", drawn_ratio=done_ratio, kind="thin")
+    return element("span", bar, escaped(f"{percent} · ends "), render_time(end_s, now_s, zone))

@@ -1,0 +1,100 @@
+"""What pages say: amounts, moments and limits as people read them, and why a limit is what it is."""
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+from controller.web.charts.markup import NO_BREAK
+from controller.web.charts.ticks import number_text
+from publishers.messages.reasons import short_reason
+from publishers.messages.reports import LimitChange, RunEnergy
+from publishers.messages.topics import RunKey
+from publishers.training.reporting.amounts import power_text
+
+NOT_KNOWN_YET: Final = "not known yet"
+_FOLLOWING: Final = {
+    "slowdown_signal": "in the allowed time",
+    "deadline_signal": "until the deadline",
+    "budget_signal": "within the budget",
+    "eta_signal": "weighted by eta",
+}
+"""Plans that follow the grid, and what they keep."""
+_WITHOUT_NUMBERS: Final = {
+    None: NOT_KNOWN_YET,
+    "too_early": NOT_KNOWN_YET,
+    "incomplete": "not known: a part of the run is missing in the books",
+    "curve_changed": "not known: a part ran on a curve that was never measured",
+    "limits_differ": "not known: its GPUs had unlike limits",
+    "not_computed": "not known: computing it failed",
+    "no_baseline": "not known: full power would have cost nothing",
+    "other_nodes": "not known: another node does not know its part",
+}
+"""By the code of the evidence: why there is no number of what was saved."""
+_ARROW: Final = f"{NO_BREAK}→{NO_BREAK}"
+
+
+def typeset(text: str) -> str:
+    """Return an amount as a page writes it: a true minus, narrow spaces in thousands, its unit on the same line."""
+    return text.replace("CO2e", "CO₂e").replace("-", "\u2212").replace(",", "\u202f").replace(" ", NO_BREAK)
+
+
+def percent_text(ratio: float) -> str:
+    """Return a share in per cent, to a tenth.
+
+    >>> percent_text(0.0562)
+    '5.6 %'
+    """
+    return f"{number_text(100 * ratio, 1)} %"
+
+
+def range_text(lower: str, upper: str) -> str:
+    """Return both ends of an interval, with their unit once where it is the same."""
+    number, _, unit = lower.partition(" ")
+    has_one_unit = bool(unit) and unit == upper.partition(" ")[2]
+    return f"{typeset(number if has_one_unit else lower)} to {typeset(upper)}"
+
+
+def without_number_text(record: RunEnergy | None) -> str:
+    """Return why there is no number of what a run has saved."""
+    return _WITHOUT_NUMBERS.get(record.evidence if record is not None else None, "not known")
+
+
+def limit_text(change: LimitChange) -> str:
+    """Return from which limit to which: `250 → 200 W`; one that stayed is said once."""
+    before_w, after_w = change.previous_power_limit_w, change.power_limit_w
+    if after_w is None:
+        return "limit not known"
+    after = typeset(power_text(after_w))
+    if before_w is None or round(before_w) == round(after_w):
+        return after
+    before = typeset(power_text(before_w))
+    same_unit = before.partition(NO_BREAK)[2] == after.partition(NO_BREAK)[2]
+    return f"{before.partition(NO_BREAK)[0] if same_unit else before}{_ARROW}{after}"
+
+
+def reason_text(change: LimitChange) -> str:
+    """Return why a GPU has its limit: a plain phrase."""
+    kept = _FOLLOWING.get(change.reason)
+    if kept is None:
+        return short_reason(change.reason)
+    before_w, after_w = change.previous_power_limit_w, change.power_limit_w
+    if before_w is None or after_w is None or round(before_w) == round(after_w):
+        return short_reason(change.reason)
+    return f"following the grid {kept}: {'faster' if after_w > before_w else 'slower'} for now"
+
+
+def decision_text(change: LimitChange) -> str:
+    """Return a change in words: why, the grid then, and the speed of its run."""
+    return " · ".join((reason_text(change), *_numbers(change)))
+
+
+def _numbers(change: LimitChange) -> Iterator[str]:
+    if change.signal:
+        yield typeset(change.signal.partition(" (")[0])
+    if change.speed_ratio is not None:
+        yield f"{typeset(percent_text(change.speed_ratio))} of full speed"
+
+
+def run_path(key: RunKey) -> str:
+    """Return where the page of a run is."""
+    return "/run/" + "/".join(quote(name, safe="") for name in key)

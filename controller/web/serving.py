@@ -1,0 +1,70 @@
+"""What browsers get: pages that load nothing from elsewhere, and the files of theirs that are package data."""
+
+import hashlib
+from collections.abc import Iterator
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Final
+
+from aiohttp import ETag, web
+from aiohttp.web_response import ContentCoding
+
+from controller.web.charts.style import CHARTS, COLOURS, FIGURES, TABLES, THEMES
+from publishers.shared.http.server import Route
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'none';"
+    " frame-ancestors 'none'; base-uri 'none'"
+)
+"""No script or style but our own files, neither in elements nor in attributes."""
+MAX_AGE_S: Final = 300
+"""For so long a browser does not ask for a file again, also after an update [s]."""
+MIN_COMPRESSED: Final = 1_024
+"""What has fewer bytes is sent as it is."""
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def page_response(request: web.Request, page: str, *, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    """Return a page as the answer to a request."""
+    response = _compressed(request, page.encode(), "text/html")
+    response.set_status(status.value)
+    response.headers.update({"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"})
+    return response
+
+
+def static_routes() -> Iterator[Route]:
+    """Yield a route for each file."""
+    for entry in sorted(files("controller.web").joinpath("static").iterdir(), key=lambda entry: entry.name):
+        kind = _TYPES.get(entry.name.rpartition(".")[2])
+        if kind is not None:
+            text = entry.read_text(encoding="utf-8")
+            yield _static_route(entry.name, f"{_STYLE}{text}" if kind == "text/css" else text, kind)
+
+
+_STYLE: Final = f"{COLOURS}{THEMES}{CHARTS}{FIGURES}{TABLES}"
+"""Comes before what is in a style sheet, which so may differ from the report's."""
+
+
+def _static_route(name: str, text: str, kind: str) -> Route:
+    body = text.encode()
+    tag = ETag(hashlib.sha256(body).hexdigest()[:16], is_weak=True)  # the same for what is compressed
+
+    async def serve(request: web.Request, _client: str) -> web.Response:
+        if any(known.value in {tag.value, "*"} for known in request.if_none_match or ()):
+            response = web.Response(status=HTTPStatus.NOT_MODIFIED)
+        else:
+            response = _compressed(request, body, kind)
+        response.etag = tag
+        response.headers["Cache-Control"] = f"max-age={MAX_AGE_S}"
+        return response
+
+    return Route(name="static", path=f"/static/{name}", handle=serve)
+
+
+def _compressed(request: web.Request, body: bytes, kind: str) -> web.Response:
+    """Return an answer that is compressed where it is long and the client takes that; above 1 KiB on a thread."""
+    response = web.Response(body=body, content_type=kind, charset="utf-8", zlib_executor_size=MIN_COMPRESSED)
+    response.headers["Vary"] = "Accept-Encoding"
+    if len(body) >= MIN_COMPRESSED and "gzip" in request.headers.get("Accept-Encoding", "").lower():
+        response.enable_compression(ContentCoding.gzip)
+    return response

@@ -1,0 +1,58 @@
+"""The page of GPUs: each with its numbers and its reason, by node; of a large site the nodes first."""
+
+from controller.web.pages.gpus import MAX_ROWS, gpu_views, render_gpus
+from publishers.messages.reports import GpuEnergy
+from tests.controller.history.energy_history.records import TOPICS
+from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, site_of
+
+
+def found(site: Site, node: str | None = None) -> Found:
+    return Found(render_gpus(site.state, node=node, now_s=NOW_S, zone=ZONE))
+
+
+def test_each_gpu_has_a_row_with_its_numbers_and_why() -> None:
+    page = found(site_of(2))
+    assert "node-00 online since 15:20 · controller 1" in page.text
+    row = "1 NVIDIA A40 job-0 151 W 180 W 300 W 61 °C 98 % following the grid in the allowed time: slower for now"
+    assert row in page.text
+    assert {it.get("data-label") for it in page.all("td")} >= {"GPU", "limit", "prior limit", "why"}
+
+
+def test_what_a_gpu_said_before_is_not_known_now() -> None:
+    site = Site()
+    site.say_node("atlas", 2)
+    site.say_gpu("atlas", 0, ago_s=3_600.0)
+    assert "0 NVIDIA A40 not known 180 W 300 W does not answer since 14:20" in found(site).text
+    assert "1 NVIDIA A40 not known not known 300 W does not answer" in found(site).text
+    site.say_node("atlas", 2, online=False)
+    page = found(site)
+    assert "atlas offline · controller 1" in page.text
+    assert "0 NVIDIA A40 not known not known 300 W its node is offline" in page.text
+
+
+def test_a_gpu_that_no_status_describes_is_shown_by_its_uuid() -> None:
+    site = Site()
+    site.say_node("atlas", 0)
+    site.say(TOPICS.gpu("atlas", "GPU-abc", "energy"), GpuEnergy(time_s=NOW_S, power_w=50.0, power_limit_w=100.0))
+    (view,) = gpu_views(site.state, NOW_S, ZONE)
+    assert (view.name, view.power_w, view.limit_w, view.prior_w) == ("atlas GPU-abc", 50.0, 100.0, None)
+    assert "draws 50 W, limit 100 W, prior limit ? W" in [it.get("aria-label") for it in found(site).all("svg")]
+
+
+def test_of_a_large_site_the_nodes_come_first_and_each_has_its_page() -> None:
+    site = site_of(MAX_ROWS + 8)
+    page = found(site)
+    assert len(page.all("tr")) == 1 + 33
+    assert "8 of 8 0 1.23 kW" in page.text
+    assert "/gpus?node=node-07" in [it.get("href") for it in page.all("a")]
+    assert len(found(site, "node-07").all("tr")) == 1 + 8
+    assert "its controller has not been heard" in found(site, "nowhere").text
+
+
+def test_gpus_are_in_the_order_of_nodes_and_numbers() -> None:
+    site = Site()
+    for node in ("b", "a"):
+        site.say_node(node, 12)
+    assert [view.name for view in gpu_views(site.state, NOW_S, ZONE)] == [
+        f"{node} {index}" for node in "ab" for index in range(12)
+    ]
