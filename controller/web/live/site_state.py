@@ -56,22 +56,37 @@ class NodeState:
 
 @dataclass(kw_only=True)
 class GpuState:
-    """A GPU: what it draws, its limit and why, and when either arrived here last [Unix s]."""
+    """A GPU: what it draws, its limit and why.
+
+    Attributes:
+        energy: the newest.
+        limit: the newest.
+        heard_s: when either arrived here last [Unix s].
+        spoke_s: when a new energy arrived, by the clock here, since its node's may be wrong; the first one, which the
+            broker may have kept for long, counts as of its own time [Unix s].
+    """
 
     energy: GpuEnergy | None = None
     limit: LimitChange | None = None
     heard_s: float = 0.0
+    spoke_s: float = 0.0
 
 
 @dataclass(kw_only=True)
 class RunState:
-    """A run: what it has used, its curve, its plan; `parts` are the energies of its nodes, where it has several."""
+    """A run: what it has used, its curve, its plan; `parts` are the energies of its nodes, where it has several.
+
+    Attributes:
+        heard_s: when any of them arrived here last [Unix s].
+        spoke_s: when a new energy of the whole run arrived, as of a GPU [Unix s].
+    """
 
     energy: RunEnergy | None = None
     profile: ProfileReport | None = None
     schedule: RunSchedule | None = None
     parts: dict[str, RunEnergy] = field(default_factory=dict)
     heard_s: float = 0.0
+    spoke_s: float = 0.0
 
 
 class SiteState:
@@ -123,6 +138,7 @@ class SiteState:
         message = msgspec.structs.replace(message, node=key.node, gpu_uuid=key.gpu_uuid)
         gpu.heard_s = now_s
         if isinstance(message, GpuEnergy):
+            gpu.spoke_s = _spoke_s(gpu.spoke_s, gpu.energy, message, now_s)
             gpu.energy = message
         elif message != gpu.limit:  # else the broker has sent the retained one again
             gpu.limit = message
@@ -153,6 +169,7 @@ class SiteState:
                 self._n_parts += node not in run.parts
                 run.parts[node] = msgspec.structs.replace(message, node=node, **key._asdict())
             case RunEnergy():
+                run.spoke_s = _spoke_s(run.spoke_s, run.energy, message, now_s)
                 run.energy = msgspec.structs.replace(message, **key._asdict())
             case ProfileReport():
                 run.profile = msgspec.structs.replace(message, **key._asdict())
@@ -226,6 +243,14 @@ class SiteState:
         """Return what the status of its node says of a GPU; None: nothing, or no status."""
         node = self.nodes.get(key.node)
         return next((gpu for gpu in node.status.gpus if gpu.uuid == key.gpu_uuid), None) if node else None
+
+
+def _spoke_s(
+    before_s: float, known: GpuEnergy | RunEnergy | None, message: GpuEnergy | RunEnergy, now_s: float
+) -> float:
+    if known is None:
+        return min(message.time_s or now_s, now_s)
+    return before_s if known.time_s == message.time_s else now_s
 
 
 def _run_said_s(run: RunState) -> float:

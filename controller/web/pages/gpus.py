@@ -87,7 +87,7 @@ def _view(
 ) -> GpuView:
     is_online = state.is_online(key.node)
     energy, limit = gpu.energy, gpu.limit
-    is_fresh = is_online and energy is not None and now_s - energy.time_s <= SILENT_S
+    is_fresh = is_online and energy is not None and now_s - gpu.spoke_s <= SILENT_S
     power_w = energy.power_w if energy is not None and is_fresh else None
     limit_w = limit.power_limit_w if limit is not None else None
     if limit_w is None and energy is not None:

@@ -86,7 +86,7 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
         if run.energy is not None
         and run.energy.state == "running"
         and not run.energy.final
-        and now_s - (run.energy.time_s or run.heard_s) <= SILENT_S
+        and now_s - run.spoke_s <= SILENT_S
     }
 
 

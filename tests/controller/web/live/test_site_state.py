@@ -154,6 +154,21 @@ def test_what_is_one_too_many_is_counted_and_what_is_known_goes_on(bound: str, m
     assert site.state.gpus[GPU].heard_s == MIDNIGHT_S + 5.0
 
 
+def test_a_wrong_clock_makes_nobody_silent_and_what_a_broker_kept_is_not_new() -> None:
+    site = Site()
+    topic, behind_s = TOPICS.gpu(*GPU, "energy"), 3_600.0
+
+    def say(at_s: float, now_s: float) -> float:
+        site.say(topic, GpuEnergy(time_s=at_s - behind_s), now_s)
+        site.say(TOPICS.run(KEY, "energy"), run_record(time_s=at_s - behind_s), now_s)
+        assert site.state.gpus[GPU].spoke_s == site.state.runs[KEY].spoke_s
+        return site.state.gpus[GPU].spoke_s - MIDNIGHT_S
+
+    assert say(MIDNIGHT_S, MIDNIGHT_S) == -behind_s, "perhaps retained"
+    assert say(MIDNIGHT_S + 5.0, MIDNIGHT_S + 5.0) == 5.0
+    assert say(MIDNIGHT_S + 5.0, MIDNIGHT_S + 900.0) == 5.0, "sent again by the broker"
+
+
 def test_what_only_tests_the_broker_is_not_shown() -> None:
     site = Site()
     site.say(TOPICS.run(RunKey("alice", "gridchase-check", "r"), "energy"), run_record())

@@ -122,7 +122,8 @@ def test_what_an_offline_node_said_is_not_shown_any_more() -> None:
 
 
 def test_a_gpu_that_is_silent_or_cannot_be_read_is_named_with_its_time() -> None:
-    site = one_run()
+    site = Site()
+    site.say_node("atlas", 2)
     site.say_gpu("atlas", 0, ago_s=SILENT_S + 1)
     site.say_gpu("atlas", 1, power_w=None)
     text = found(site).text
