@@ -1,13 +1,14 @@
 """A report as a page: one file without script, which prints on two sheets; a function of the report's lines."""
 
 from collections.abc import Iterator, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, tzinfo
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from controller.history.energy_history.query import Report
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
@@ -42,9 +43,6 @@ class ReportPage(Struct, frozen=True, kw_only=True):
         rows: the lines.
         days: a line for each day with a run.
         without_run_j: what GPUs used without a run [J]; None: not known.
-        command: the command that makes the page.
-        fingerprint: a hash of the numbers.
-        version: of this program.
     """
 
     period: str
@@ -54,29 +52,77 @@ class ReportPage(Struct, frozen=True, kw_only=True):
     rows: Sequence[Entry]
     days: Sequence[Entry]
     without_run_j: float | None = None
-    command: str
-    fingerprint: str
-    version: str
 
 
-def render_report(page: ReportPage) -> str:
-    """Return the page, HTML."""
-    title = f"{page.period}: {_headline(page.total)}"
+class Section(NamedTuple):
+    """A part of a page: its heading, plain text, and what is below."""
+
+    title: str
+    content: list[Markup]
+
+
+def page_of(
+    found: Report, *, days: Report, gpus: Report | None = None, zone: tzinfo | None = None, is_month: bool
+) -> ReportPage:
+    """Return what a page shows of reports about one time.
+
+    Args:
+        found: the lines.
+        days: by day.
+        gpus: what GPUs used, with runs and without; None: the runs are not all there were.
+        zone: that days are named in; None: this machine's.
+        is_month: whether the time is a month, and called so.
+    """
+    used_j = None if gpus is None else gpus.total.energy_j
+    rest_j = 0.0 if used_j is None else used_j - (found.total.energy_j or 0.0)
+    begin, end = (datetime.fromtimestamp(at_s, UTC).astimezone(zone) for at_s in (found.since_s, found.until_s))
+    return ReportPage(
+        period=f"{begin:%B %Y}" if is_month else f"{begin:%Y-%m-%d} to {end:%Y-%m-%d}",
+        headline=found.headline,
+        by=found.by,
+        total=found.total,
+        rows=found.rows,
+        days=days.rows,
+        without_run_j=rest_j if rest_j > 0 else None,
+    )
+
+
+def render_report(page: ReportPage, *, command: str, fingerprint: str, version: str) -> str:
+    """Return the page, HTML.
+
+    Args:
+        page: what it shows.
+        command: the command that makes it.
+        fingerprint: a hash of the numbers.
+        version: of this program.
+    """
+    first, *more = report_sections(page)
     return render_document(
-        title,
+        first.title,
         [
             element("p", escaped("gridchase report"), class_="note"),
-            element("h1", escaped(title)),
-            element("p", escaped(page.headline)),
-            *([_comparison(page.total)] if page.total.measured_runs else []),
-            *([render_chart(_over_time(page))] if page.days else []),
-            *_rows(page),
-            element("h2", escaped("How this was counted")),
-            element("ul", *(element("li", escaped(text)) for text in _how_counted(page))),
-            element("p", escaped("The same page: "), element("code", escaped(page.command)), class_="note"),
-            element("p", escaped(f"Numbers: {page.fingerprint} (SHA-256). gridchase {page.version}"), class_="note"),
+            element("h1", escaped(first.title)),
+            *first.content,
+            *(part for section in more for part in (element("h2", escaped(section.title)), *section.content)),
+            element("p", escaped("The same page: "), element("code", escaped(command)), class_="note"),
+            element("p", escaped(f"Numbers: {fingerprint} (SHA-256). gridchase {version}"), class_="note"),
         ],
     )
+
+
+def report_sections(page: ReportPage) -> list[Section]:
+    """Return what was used and saved in all and over time, then the lines, then how it was counted."""
+    whole = [element("p", escaped(page.headline))]
+    if page.total.measured_runs:
+        whole.append(_comparison(page.total))
+    if page.days:
+        whole.append(render_chart(_over_time(page)))
+    how = element("ul", *(element("li", escaped(text)) for text in _how_counted(page)))
+    return [
+        Section(f"{page.period}: {_headline(page.total)}", whole),
+        *([Section(f"By {page.by}", list(_rows(page)))] if page.rows else []),
+        Section("How this was counted", [how]),
+    ]
 
 
 def _headline(total: Entry) -> str:
@@ -133,7 +179,7 @@ def _over_time(page: ReportPage) -> Chart:
             name="used",
             xs=range(len(used)),
             ys=used,
-            texts=[_used_text(entry) for entry in entries],
+            texts=[used_text(entry) for entry in entries],
             colour="power",
             is_tinted=True,
         ),
@@ -196,14 +242,11 @@ def _bar_unit(total: Entry, entries: Sequence[Entry]) -> tuple[str, str, float]:
 
 def _rows(page: ReportPage) -> Iterator[Markup]:
     """Yield the lines and their sum as a table; of many, those that used most, and of days the last ones."""
-    if not page.rows:
-        return
     shown = list(page.rows)
     if page.by == "day":
         shown = shown[-MAX_ROWS:]
     elif len(shown) > MAX_ROWS:
         shown = sorted(shown, key=lambda row: -(row.energy_j or 0.0))[:MAX_ROWS]
-    yield element("h2", escaped(f"By {page.by}"))
     yield render_table(
         (page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"),
         [_cells(row) for row in (*shown, replace(page.total, name="all"))],
@@ -218,10 +261,11 @@ def _rows(page: ReportPage) -> Iterator[Markup]:
 def _cells(row: Entry) -> tuple[str, ...]:
     slower = slower_text(row) or _UNKNOWN
     time = typeset(duration_text(row.duration_s or 0.0))
-    return row.name, number_text(row.runs or 0), time, _used_text(row), _saved_text(row), slower
+    return row.name, number_text(row.runs or 0), time, used_text(row), _saved_text(row), slower
 
 
-def _used_text(entry: Entry) -> str:
+def used_text(entry: Entry) -> str:
+    """Return what a line has used: energy, carbon and cost, where they are known."""
     return ", ".join(typeset(quantity.text_of(quantity.used or 0.0)) for quantity in savings_of(entry)[::-1])
 
 

@@ -23,7 +23,7 @@ from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQ
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import Entry
 from controller.history.energy_history.sentence import saved_text, slower_text, used_text
-from controller.web.report_page import ReportPage, render_report
+from controller.web.report_page import page_of, render_report
 from gridchase.cli.verb import VERSION
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import duration_text
@@ -68,8 +68,7 @@ def report(options: argparse.Namespace) -> int:
     else:
         found, *more = [fetch_report(options.url, each) for each in queries]
     if options.html is not None:
-        page = render_report(_page(options, found, *more))
-        write_drawing("--html", options.html, page.encode(), as_json=False)
+        write_drawing("--html", options.html, _page(options, found, *more).encode(), as_json=False)
     elif options.json:
         print_json(found)
     elif options.csv:
@@ -109,23 +108,13 @@ def _read(options: argparse.Namespace, queries: Sequence[ReportQuery]) -> list[R
         raise ControllerError(str(error)) from error
 
 
-def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report | None = None) -> ReportPage:
-    """Return what the page shows of a report, of its days and, if all runs are in it, of all GPUs."""
-    used_j = None if gpus is None else gpus.total.energy_j
-    rest_j = 0.0 if used_j is None else used_j - (found.total.energy_j or 0.0)
+def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report | None = None) -> str:
+    """Return the page of a report, of its days and, if all runs are in it, of all GPUs."""
     asked = [(name, getattr(options, name)) for name in ("config", "database", "url", *ReportQuery.__struct_fields__)]
     asked += [("set", each) for each in options.set]
     words = [word for name, value in asked if value is not None for word in (f"--{name}", str(value))]
-    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}" for at_s in (found.since_s, found.until_s))
-    month = f"{datetime.fromtimestamp(found.since_s).astimezone():%B %Y}"
-    return ReportPage(
-        period=f"{begin} to {end}" if options.month is None else month,
-        headline=found.headline,
-        by=found.by,
-        total=found.total,
-        rows=found.rows,
-        days=days.rows,
-        without_run_j=rest_j if rest_j > 0 else None,
+    return render_report(
+        page_of(found, days=days, gpus=gpus, is_month=options.month is not None),
         command=shlex.join(["gridchase", "report", *words, "--html", str(options.html)]),
         fingerprint=sha256(msgspec.json.encode((found, days))).hexdigest()[:16],
         version=VERSION,

@@ -52,10 +52,10 @@ def page_of(total: Entry, rows: list[Entry] | None = None, days: list[Entry] | N
             rows=[total] if rows is None else rows,
             days=days or [],
             without_run_j=1.476e8,
-            command="gridchase report --month 2021-05 --html may.html",
-            fingerprint="0123456789abcdef",
-            version="0.1.0",
-        )
+        ),
+        command="gridchase report --month 2021-05 --html may.html",
+        fingerprint="0123456789abcdef",
+        version="0.1.0",
     )
 
 

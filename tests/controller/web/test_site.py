@@ -319,3 +319,13 @@ async def test_more_questions_than_can_wait_are_refused_and_the_rest_is_answered
     statuses = {task.result()[0] for task in asked}
     assert statuses <= {200, 503}
     assert 200 in statuses
+
+
+async def test_the_history_is_a_page_and_a_wrong_month_is_told(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(FINAL), qos=1, retain=True)
+        await asyncio.sleep(PERIOD_S + 1)
+        assert "resnet50" in (await served.page("/history")).text
+        status, problem = await served.get("/history?month=2026-13")
+        assert status == 400
+        assert "2026-13" in problem["detail"]

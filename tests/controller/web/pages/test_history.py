@@ -1,0 +1,98 @@
+"""The page of a month: the numbers of the report, other months and other lines one link away."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from controller.config import Retention
+from controller.history.energy_history.history_file import HistoryFile, read_history
+from controller.web.pages.history import MAX_ROWS, History, HistoryQuery, read_month, render_history
+from policies.vocabulary.units import DAY_S
+from tests.controller.history.energy_history.records import TOPICS, gpu_message, measured, run_message, run_record
+from tests.controller.web.pages.site import Found
+from tests.fakes import MIDNIGHT_S
+
+JOB = "<script>alert(1)</script>"
+NOW_S = MIDNIGHT_S + 40 * DAY_S
+"""In the month after the records' own, or the one after that."""
+
+
+def written(path: Path) -> Path:
+    """Return a history with one run that has ended, and what a GPU used beside it."""
+    history = HistoryFile(path / "history.sqlite", topics=TOPICS, config=Retention(), session_s=None)
+    final = replace(
+        measured(run_record(duration_s=3600.0, energy_j=1e6, carbon_g=80.0), saved_ratio=0.1),
+        final=True,
+        state="finished",
+    )
+    messages = [run_message(final), gpu_message(MIDNIGHT_S, 1e6), gpu_message(MIDNIGHT_S + 3600.0, 3e6)]
+    for message in messages:
+        history.write([message], now_s=MIDNIGHT_S + 3600.0)
+    history.close()
+    return path / "history.sqlite"
+
+
+def month_of(path: Path, query: HistoryQuery, *, now_s: float = NOW_S) -> tuple[History | None, list[str]]:
+    """Return a month of a history, and what is wrong with the query."""
+    faults: list[str] = []
+    return read_history(path, lambda connection: read_month(connection, query, now_s, UTC, faults)), faults
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """Yield a written history."""
+    return written(tmp_path)
+
+
+def test_a_month_shows_the_numbers_of_its_report(path: Path) -> None:
+    month = f"{datetime.fromtimestamp(MIDNIGHT_S, UTC):%Y-%m}"
+    history, faults = month_of(path, HistoryQuery(month=month))
+    assert history is not None
+    found = Found(render_history(history, now_s=NOW_S, zone=UTC))
+    assert history.found.headline.replace("CO2e", "CO₂e") in found.text.replace("CO2e", "CO₂e")
+    assert "278 Wh" in found.text
+    assert "10.0 %" in found.text
+    assert faults == []
+    links = [link["href"] for link in found.all("a")]
+    assert f"/v1/report?month={month}&by=job" in links
+    assert f"/history?month={month}&by=gpu" in links
+
+
+def test_gpus_are_shown_with_what_they_used_without_a_run(path: Path) -> None:
+    history, _ = month_of(path, HistoryQuery(month=f"{datetime.fromtimestamp(MIDNIGHT_S, UTC):%Y-%m}", by="gpu"))
+    assert history is not None
+    text = Found(render_history(history, now_s=NOW_S, zone=UTC)).text
+    assert "556 Wh" in text
+    many = replace(history.found, rows=[replace(history.found.rows[0], name=f"gpu-{n}") for n in range(MAX_ROWS + 2)])
+    assert "2 more" in Found(render_history(history._replace(found=many), now_s=NOW_S, zone=UTC)).text
+
+
+def test_a_month_leads_to_those_beside_it_that_have_a_history(path: Path) -> None:
+    history, _ = month_of(path, HistoryQuery())
+    assert history is not None
+    months = {
+        str(link["href"]).partition("month=")[2][:7]
+        for link in Found(render_history(history, now_s=NOW_S, zone=UTC)).all("a")
+        if "month=" in str(link["href"])
+    }
+    present = datetime.fromtimestamp(NOW_S, UTC)
+    before = datetime(present.year - (present.month == 1), (present.month - 2) % 12 + 1, 1, tzinfo=UTC)
+    assert months == {f"{present:%Y-%m}", f"{before:%Y-%m}"}
+
+
+@pytest.mark.parametrize("month", ["2026-13", "2999-01", "yesterday", JOB])
+def test_what_is_no_month_is_told(path: Path, month: str) -> None:
+    history, faults = month_of(path, HistoryQuery(month=month))
+    assert history is None
+    assert len(faults) == 1
+
+
+def test_an_empty_history_has_no_run(tmp_path: Path) -> None:
+    HistoryFile(tmp_path / "h.sqlite", topics=TOPICS, config=Retention(), session_s=None).write([], now_s=MIDNIGHT_S)
+    for by in ("job", "day", "node"):
+        history, _ = month_of(tmp_path / "h.sqlite", HistoryQuery(by=by))  # type: ignore[arg-type]
+        assert history is not None
+        assert "no run" in Found(render_history(history, now_s=NOW_S, zone=UTC)).text or by == "node"
