@@ -6,12 +6,13 @@ ordinary ones: what must be awaited is an async context manager in the test.
 """
 
 import asyncio
+import gc
 import inspect
 import itertools
 import os
 import secrets
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,17 @@ def _own_run_dir(
         folder = tmp_path_factory.getbasetemp() / f"run-{next(_NUMBERS)}"
         monkeypatch.setattr(run_dir, "RUN_DIR", folder)
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is collected from the garbage collector, which would look at all of it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

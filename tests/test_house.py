@@ -1,11 +1,12 @@
 """The house rules that no linter keeps: few entries a folder, no import circle, short functions, readable names."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import grimp
 import pytest
@@ -32,18 +33,49 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+class Outline(NamedTuple):
+    """What a module shows: its docstring, each function and its lines without the docstring, imports by a text."""
+
+    docstring: str | None
+    functions: Sequence[tuple[str, int]]
+    imported_by_name: AbstractSet[str]
+
+
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _outline(path: Path) -> Outline:
+    """Return what a module shows; its tree, of a hundred times as many objects, is not kept."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    functions = [
+        (node.name, (node.end_lineno or 0) - node.lineno + 1 - _n_docstring_lines(node))
+        for node in _statements(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return Outline(ast.get_docstring(tree), functions, _imported_by_name(tree) if "import_module" in text else set())
 
 
-def _functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Return the name of each function, and how many lines it has without its docstring."""
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = node.body[0] if ast.get_docstring(node, clean=False) else None
-            n_docstring = (docstring.end_lineno or 0) - docstring.lineno + 1 if docstring else 0
-            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - n_docstring
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Return all statements in a node, at any depth; expressions, most of a tree, are left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield child
+            yield from _statements(child)
+
+
+def _n_docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    docstring = node.body[0] if ast.get_docstring(node, clean=False) else None
+    return (docstring.end_lineno or 0) - docstring.lineno + 1 if docstring else 0
+
+
+def _imported_by_name(tree: ast.Module) -> set[str]:
+    """Return the modules of ours that a file imports by a text: `import_module("…")`."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {
+        call.args[0].value
+        for call in calls
+        if ast.unparse(call.func).endswith("import_module") and call.args and isinstance(call.args[0], ast.Constant)
+    }
+    return {str(name) for name in names if str(name).partition(".")[0] in PACKAGES}
 
 
 def test_every_module_of_the_house_is_looked_at() -> None:
@@ -51,16 +83,16 @@ def test_every_module_of_the_house_is_looked_at() -> None:
 
 
 def test_every_module_tells_what_it_is_for() -> None:
-    assert [_name(path) for path in MODULES if not ast.get_docstring(_tree(path))] == []
+    assert [_name(path) for path in MODULES if not _outline(path).docstring] == []
 
 
 def test_no_function_is_long() -> None:
-    lengths = {f"{_name(path)}: {name}": length for path in MODULES for name, length in _functions(path)}
+    lengths = {f"{_name(path)}: {name}": length for path in MODULES for name, length in _outline(path).functions}
     assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
 
 
 def test_the_name_of_a_test_fits_a_line() -> None:
-    tests = [name for path in MODULES for name, _ in _functions(path) if name.startswith("test_")]
+    tests = [name for path in MODULES for name, _ in _outline(path).functions if name.startswith("test_")]
     assert [name for name in tests if len(name) > MAX_TEST_NAME] == []
 
 
@@ -70,23 +102,12 @@ def test_a_folder_has_few_entries(folder: Path) -> None:
     assert len(entries) <= (MAX_ENTRIES_OF_ONE_KIND if _name(folder) in OF_ONE_KIND else MAX_ENTRIES), sorted(entries)
 
 
-def _imported_by_name(path: Path) -> set[str]:
-    """Return the modules of ours that a file imports by a text: `import_module("…")`."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-    names = {
-        call.args[0].value
-        for call in calls
-        if ast.unparse(call.func).endswith("import_module") and call.args and isinstance(call.args[0], ast.Constant)
-    }
-    return {str(name) for name in names if str(name).partition(".")[0] in PACKAGES}
-
-
 def test_no_import_goes_in_a_circle() -> None:
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
     imported = {name: set(graph.find_modules_directly_imported_by(name)) for name in graph.modules}
     for path in MODULES:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if module in imported:
-            imported[module] |= _imported_by_name(path)
+            imported[module] |= _outline(path).imported_by_name
     imported[BOOTSTRAP].remove(FOUND)
     TopologicalSorter(imported).prepare()

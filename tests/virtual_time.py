@@ -13,6 +13,10 @@ Result = TypeVar("Result")
 class VirtualTimeLoop(async_solipsism.EventLoop):  # type: ignore[misc]
     """Calls the disk in the loop's own thread, which would wait for another one all the same; has one interface."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = self._selector.clock.time  # it is asked for with each step, and each call costs
+
     async def create_server(
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],

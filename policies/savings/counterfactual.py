@@ -38,6 +38,8 @@ SHORT_S: Final = 1.0
 """The mean of the signal is taken over so long at least: a block may have energy and no duration."""
 SAME_RATIO: Final = 1e-9
 """Rates closer than this are equal."""
+MAX_MIXES: Final = 65_536
+"""So many mixes of two limits are weighed at once at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +236,8 @@ class Counterfactual:
             return np.zeros((len(rate_ratios), 3))
         scales_w = np.divide(plan_j.sum(), scales, out=np.zeros_like(scales), where=is_known)
         mean_ratios = rates @ plan_s.sum(axis=0) / plan_s.sum()
-        wanted = zip(mean_ratios.tolist(), rate_ratios, power_ratios * self._doubts, strict=True)
-        mixes_w = scales_w * [_least_power_ratio(*each) for each in wanted] + self._host_power_w
+        mixes_w = scales_w * _least_power_ratios(mean_ratios, rate_ratios, power_ratios * self._doubts)
+        mixes_w += self._host_power_w
         used_s = plan_s.sum(axis=1)
         sooner_s = np.cumsum(self._asked_s) - self._asked_s  # the mix does not wait
         mixed = (
@@ -354,18 +356,29 @@ def _integral(signal: Signal | None, *, origin_s: float, until_s: float) -> tupl
     return knots_s, areas - np.interp(0.0, knots_s, areas)
 
 
-def _least_power_ratio(rate_ratio: float, rate_ratios: Values, power_ratios: Values) -> float:
-    """Return the least power of a mix of two limits with a mean rate, all relative to the top: the lower hull.
+def _least_power_ratios(mean_ratios: Values, rate_ratios: Values, power_ratios: Values) -> Values:
+    """Return the least power of a mix of two limits with each mean rate, all relative to the top: the lower hull.
 
-    None is faster than the top, which is the last one.
+    None is faster than the top, which is the last one. It takes some sets of ratios at once, few where there are many
+    limits: memory grows with the square of their number.
+
+    Args:
+        mean_ratios: the rates, shape (d,).
+        rate_ratios: those of the limits, shape (d, n).
+        power_ratios: their powers, shape (d, n).
     """
-    if rate_ratio >= 1 - SAME_RATIO:
-        return float(power_ratios[-1])
+    n_sets = max(MAX_MIXES // rate_ratios.shape[1] ** 2, 1)
+    parts = [slice(begin, begin + n_sets) for begin in range(0, len(mean_ratios), n_sets)]
+    return np.concatenate([_hull(mean_ratios[part], rate_ratios[part], power_ratios[part]) for part in parts])
+
+
+def _hull(mean_ratios: Values, rate_ratios: Values, power_ratios: Values) -> Values:
     rate_ratios = np.minimum(rate_ratios, 1.0)
-    rate_ratio = max(rate_ratio, float(rate_ratios.min()))
-    slower, faster = rate_ratios <= rate_ratio + SAME_RATIO, rate_ratios >= rate_ratio - SAME_RATIO
-    low_ratios, high_ratios = rate_ratios[slower][:, None], rate_ratios[faster][None, :]
+    wanted_ratios = np.maximum(mean_ratios, rate_ratios.min(axis=1))[:, None]
+    is_slower, is_faster = rate_ratios <= wanted_ratios + SAME_RATIO, rate_ratios >= wanted_ratios - SAME_RATIO
+    low_ratios, high_ratios = rate_ratios[:, :, None], rate_ratios[:, None, :]
     gaps = np.maximum(high_ratios - low_ratios, SAME_RATIO)
-    shares = np.clip((rate_ratio - low_ratios) / gaps, 0.0, 1.0)
-    mixes = (1 - shares) * power_ratios[slower][:, None] + shares * power_ratios[faster][None, :]
-    return float(mixes.min())
+    shares = np.clip((wanted_ratios[:, :, None] - low_ratios) / gaps, 0.0, 1.0)
+    mixes = (1 - shares) * power_ratios[:, :, None] + shares * power_ratios[:, None, :]
+    mixes[~(is_slower[:, :, None] & is_faster[:, None, :])] = np.inf
+    return np.where(mean_ratios >= 1 - SAME_RATIO, power_ratios[:, -1], mixes.min(axis=(1, 2)))

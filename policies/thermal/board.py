@@ -16,6 +16,7 @@ sensor that tells whole degrees. Such slopes are pooled, and their own scatter i
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
 from typing import Final
 
 from policies.profiling.paired_looks import PooledLog
@@ -253,8 +254,8 @@ def _with_chunk(state: ThermalState, *, of_block: bool) -> ThermalState:
     rows = []
     for sums_s, filtered_j, decay_s in zip(state.sums_s, chunk.filtered_j, chunk.decays_s, strict=True):
         at = (1.0, chunk.energy_j / lasts_s, filtered_j / lasts_s, decay_s / lasts_s, mean_c)
-        products = (at[i] * at[j] for i in range(len(at)) for j in range(i, len(at)))
-        rows.append(tuple(sum_s + lasts_s * product for sum_s, product in zip(sums_s, products, strict=True)))
+        pairs = combinations_with_replacement(at, 2)
+        rows.append(tuple([sum_s + lasts_s * (one * other) for sum_s, (one, other) in zip(sums_s, pairs, strict=True)]))
     least_c, most_c = state.range_c or (mean_c, mean_c)
     block = _extended(state.block, chunk, mean_c) if of_block else state.block
     return replace(

@@ -52,6 +52,8 @@ LOOSER: Final = 2.0
 START_K: Final = 30.0
 """A board may have been so much colder or warmer at its first reading (standard deviation)."""
 
+_UPPER: Final = np.triu_indices(5)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -105,20 +107,21 @@ def _fit(sums_s: Sequence[float], prior: Values) -> tuple[float, float, float] |
     total_s, rows = sums_s[0], np.zeros((5, 5))
     if not total_s > 0:
         return None
-    rows[np.triu_indices(5)] = np.array(sums_s) / total_s
+    rows[_UPPER] = np.array(sums_s) / total_s
     moments = rows[1:, 1:] + np.triu(rows[1:, 1:], 1).T - np.outer(rows[0, 1:], rows[0, 1:])
     among, with_t, variance = moments[:3, :3], moments[:3, 3], float(moments[3, 3])
     if variance < STILL_K2:
         return None
     means = np.array([0.0, prior[0], 0.0])
     precisions = 1 / np.array([LOOSER * prior[1], LOOSER * prior[1], START_K]) ** 2
+    believed, weighed = np.diag(precisions), precisions * means
     n = total_s / INDEPENDENT_S
 
     def solve(left_k2: float) -> tuple[float, Values, Values]:
         """Return the variance that is left, by one that is assumed; the coefficients; and their covariance."""
         weight = n / max(left_k2, SENSOR_K**2)
-        covariance = np.asarray(np.linalg.inv(weight * among + np.diag(precisions)), dtype=np.float64)
-        found = covariance @ (weight * with_t + precisions * means)
+        covariance = np.asarray(np.linalg.inv(weight * among + believed), dtype=np.float64)
+        found = covariance @ (weight * with_t + weighed)
         return float(variance - 2 * found @ with_t + found @ among @ found), found, covariance
 
     left_k2, found, covariance = solve(solve(SENSOR_K**2)[0])

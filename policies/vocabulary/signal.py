@@ -8,6 +8,7 @@
 (433.3333333333333, 60.0)
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -72,10 +73,11 @@ class Signal:
 
     def value_at(self, now_s: float) -> float | None:
         """Return the value at a time, or None if it is missing."""
-        index = int(np.searchsorted(self.starts_s, now_s, side="right")) - 1
-        if index < 0 or now_s >= self.ends_s or np.isnan(self.values[index]):
+        index = int(self.starts_s.searchsorted(now_s, side="right")) - 1
+        if index < 0 or now_s >= self.ends_s:
             return None
-        return float(self.values[index])
+        value = float(self.values[index])
+        return None if math.isnan(value) else value
 
     def last_value_at(self, now_s: float) -> float | None:
         """Return the value that holds at a time, or the last known one before it; None where none is known."""

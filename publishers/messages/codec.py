@@ -7,6 +7,7 @@ else.
 """
 
 import math
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgpack
@@ -102,10 +103,17 @@ def _rounded(name: str, value: Any) -> Any:  # noqa: ANN401 — a tree of plain 
     if isinstance(value, float):
         if name.endswith(_RATES):
             return float(f"{value:.{_RATE_DIGITS}g}")
-        return next((round(value, decimals) for suffix, decimals in _DECIMALS if name.endswith(suffix)), value)
+        decimals = _decimals(name)
+        return value if decimals is None else round(value, decimals)
     if isinstance(value, dict):
         return {key: _rounded(key, item) for key, item in value.items()}
     return [_rounded(name, item) for item in value] if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=1_024)  # fields have few names, but maps may have any
+def _decimals(name: str) -> int | None:
+    """Return what is known of a quantity, by its name; None: all of it."""
+    return next((decimals for suffix, decimals in _DECIMALS if name.endswith(suffix)), None)
 
 
 def decode(payload: bytes, kind: type[M]) -> M:

@@ -1,4 +1,4 @@
-"""A hundred random schedules of faults, and five runs whose meters fail, on virtual time, other ones each time.
+"""Sixty random schedules of faults, and five runs whose meters fail, on virtual time, other ones each time.
 
 `make campaign` lives through more. The report's first lines name the seed;
 `GRIDCHASE_CAMPAIGN_SEED=… pytest tests/scenarios/test_campaign.py` repeats it.
@@ -10,7 +10,7 @@ from tests.conftest import campaign_seed
 from tests.scenarios.campaign.energy import run_energy_schedule
 from tests.scenarios.campaign.machine import Outcome, run_campaign
 
-N_PARTS, N_SCHEDULES = 2, 50
+N_PARTS, N_SCHEDULES = 2, 30
 N_ENERGY_RUNS = 5
 
 

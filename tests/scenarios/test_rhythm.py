@@ -26,6 +26,8 @@ IDLE_W = 60.0
 """What a GPU draws while the host validates: below every limit."""
 EVERY = 40
 """After so many steps there is a validation."""
+LONG_STEPS = 100
+"""A validation that lasts as long as so many steps."""
 
 
 class Validation:
@@ -78,10 +80,9 @@ async def test_a_validation_between_counted_steps_leaves_account_and_books_right
     assert lower <= saved_ratio <= upper
 
 
-@pytest.mark.parametrize("n_steps", [100, 300])
-async def test_a_long_validation_between_counted_steps_leaves_the_curve_right(tmp_path: Path, n_steps: float) -> None:
+async def test_a_long_validation_between_counted_steps_leaves_the_curve_right(tmp_path: Path) -> None:
     """Nothing is told of savings: no look fits in between."""
-    site, _, _ = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="optimizer")
+    site, _, _ = await run_with_validation(tmp_path, n_steps=LONG_STEPS, counted_by="optimizer")
     check_curve(site)
     assert site.energies()[-1].evidence == "too_early"
 
@@ -138,11 +139,10 @@ async def test_a_short_validation_behind_a_loader_leaves_the_account_right(tmp_p
     assert final.slowdown_ratio == pytest.approx(slowdown_ratio, abs=0.01)
 
 
-@pytest.mark.parametrize("n_steps", [100, 300])
 async def test_marks_that_may_be_bursts_are_not_profiled_and_it_is_told_once(
-    tmp_path: Path, n_steps: float, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site, _, _ = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="loader")
+    site, _, _ = await run_with_validation(tmp_path, n_steps=LONG_STEPS, counted_by="loader")
     check_not_profiled(site, caplog.text)
     final = site.energies()[-1]
     assert (final.evidence, final.saved_ratio, final.slowdown_ratio) == ("nothing_changed", 0.0, 1.0)

@@ -32,7 +32,7 @@ SETTLE_S = 2 * SPACING_S
 class RouterBench:
     """A router with its surroundings; `gpus`: those that another one has left."""
 
-    def __init__(self, state_dir: Path, *uuids: str, gpus: Sequence[FakeGpu] = ()) -> None:
+    def __init__(self, state_dir: Path, *uuids: str, gpus: Sequence[FakeGpu] = (), node: str = NODE) -> None:
         self.clock = LoopClock()
         self.bus = FakeBus(quotas=MessageQuotas(TOPICS))
         self.checkpoints = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
@@ -47,7 +47,7 @@ class RouterBench:
         self.router = Router(
             self.workers,
             config=load_config(
-                None, [f"node.name={NODE}", f"node.state_dir={state_dir}", "gpu.trust_bus=true", "bus.username=node"]
+                None, [f"node.name={node}", f"node.state_dir={state_dir}", "gpu.trust_bus=true", "bus.username=node"]
             ),
             boot_id=BOOT_ID,
             bus=self.bus,

@@ -11,6 +11,8 @@ from tests.controller.runs.router_bench import TOPICS, RouterBench
 from tests.fakes import KEY, MIDNIGHT_S, FakeBus
 
 LATER_S = MIDNIGHT_S + SWEEP_EVERY_S
+EARLY_NODE, EARLY_S = "node-18", 601.0
+"""A node whose turn comes soon after its start."""
 OLD_S = LATER_S - ANYBODY_AFTER_S - 1.0
 
 
@@ -89,10 +91,12 @@ def test_nodes_take_turns_over_the_day() -> None:
 
 
 async def test_a_controller_sweeps_for_a_minute_each_day(tmp_path: Path) -> None:
-    bench = RouterBench(tmp_path)
+    bench = RouterBench(tmp_path, node=EARLY_NODE)
     retain(bench.bus, "former-boot", time_s=MIDNIGHT_S - 2 * ANYBODY_AFTER_S)
     async with bench.working():
         own = list(bench.bus.filters)
-        await asyncio.sleep(SWEEP_EVERY_S + 3 * SWEEP_PERIOD_S)
+        await asyncio.sleep(EARLY_S - SWEEP_PERIOD_S)
+        assert bench.bus.retained, "its turn has not come yet"
+        await asyncio.sleep(4 * SWEEP_PERIOD_S)
         assert bench.bus.filters == own
     assert bench.bus.retained == {}

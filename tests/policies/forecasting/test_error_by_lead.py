@@ -12,9 +12,9 @@ STEP_S = HOUR_S
 
 
 def test_they_are_those_of_the_forecasts_that_were_verified() -> None:
-    """Forty days hour by hour: what was issued four weeks ago and less, against what came."""
+    """Thirty days hour by hour: what was issued four weeks ago and less, against what came."""
     whole, state = grid(weather(70)), None
-    origins_s = START_S + DAY_S * 20 + STEP_S * np.arange(40 * 24)
+    origins_s = START_S + DAY_S * 20 + STEP_S * np.arange(30 * 24)
     issued: dict[float, tuple[float, ...]] = {}
     for now_s in origins_s.tolist():
         state, forecast = advance(state, history=until(whole, now_s), provider_forecast=None, now_s=now_s)

@@ -100,14 +100,14 @@ def test_a_flood_does_not_silence_other_lines() -> None:
     assert limit.filter(_record(2))
 
 
-def test_an_hour_of_flood_is_some_thousand_lines() -> None:
+def test_six_minutes_of_flood_are_some_hundred_lines() -> None:
     clock = Clock()
     limit = LineLimit(clock)
     n_lines = 0
-    for number in range(360_000):
+    for number in range(36_000):
         clock.now_s = number / 100
         n_lines += limit.filter(_record(1, f"topic {number}"))
-    assert n_lines == pytest.approx(BURST + 3_600, abs=2)
+    assert n_lines == pytest.approx(BURST + 360, abs=2)
     assert len(limit._kinds) == 1
 
 

@@ -91,14 +91,14 @@ def test_rows_tell_what_part_of_the_optimum_and_of_the_grid_they_have(
 
 def test_the_controller_plays_the_same_runs(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def rows(*arguments: str) -> dict[str, dict[str, Any]]:
-        short = (*QUICK, "--hours", "2", "--starts", "1")
+        short = (*QUICK, "--hours", "1", "--starts", "1")
         found = json_rows(capsys, *short, "--signal", wind, "--policy", "static-mix", *arguments)
         return {row["policy"]: row for row in found}
 
     found = rows("--live")
     assert set(found) == {"static-mix", *LIVE}
     for name in LIVE:
-        assert found[name]["carbon_saved_ratio"] == pytest.approx(found["static-mix"]["carbon_saved_ratio"], abs=0.03)
+        assert found[name]["carbon_saved_ratio"] == pytest.approx(found["static-mix"]["carbon_saved_ratio"], abs=0.05)
         assert 1 < found[name]["slowdown_worst_ratio"] < 1.055
     restarted = rows("gridchase-live", "--live-restarts", "2")["gridchase-live"]
     assert restarted["carbon_saved_ratio"] == pytest.approx(found["gridchase-live"]["carbon_saved_ratio"], abs=0.03)

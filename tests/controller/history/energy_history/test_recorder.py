@@ -129,26 +129,26 @@ async def test_a_full_queue_loses_no_energy_and_the_oldest_decisions(tmp_path: P
     recorder = recorder_at(tmp_path / "history.sqlite", disk, max_energies=20)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(recorder.run())
-        for number in range(200):
+        for number in range(40):
             at_s = MIDNIGHT_S + number * 900
             for run in range(5):
                 recorder.record(*run_message(run_record(run=f"r{run}", time_s=at_s, energy_j=100.0 * (number + run))))
-            for change in range(50):
+            for change in range(250):
                 recorder.record(*limit_message(at_s + change))
             await asyncio.sleep(900)
         assert recorder.n_waiting <= 20 + module.MAX_DECISIONS
         assert "does not answer" in recorder.fault
-        assert recorder.n_dropped == 200 * 50 - module.MAX_DECISIONS
+        assert recorder.n_dropped == 40 * 250 - module.MAX_DECISIONS
         disk.hangs = False
         await asyncio.sleep(PERIOD_S + WRITE_TIMEOUT_S + 1)
         assert (recorder.fault, recorder.n_waiting) == ("", 0)
         task.cancel()
-    assert read_history(tmp_path / "history.sqlite", energies_j) == [100.0 * (199 + run) for run in range(5)]
+    assert read_history(tmp_path / "history.sqlite", energies_j) == [100.0 * (39 + run) for run in range(5)]
     oldest = read_history(
         tmp_path / "history.sqlite",
         lambda connection: connection.execute(select(func.min(DECISIONS.c.time_s))).scalar(),
     )
-    assert oldest == MIDNIGHT_S + 100 * 900
+    assert oldest == MIDNIGHT_S + 20 * 900
 
 
 async def test_a_disk_that_fails_is_told_once_and_what_waits_is_written_later(

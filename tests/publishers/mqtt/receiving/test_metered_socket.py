@@ -140,7 +140,7 @@ class Backlog(Pieces):
         return bytes(data)
 
 
-def lateness_s(quotas: MessageQuotas | None, duration_s: float = 20.0) -> list[float]:
+def lateness_s(quotas: MessageQuotas | None, duration_s: float = 8.0) -> list[float]:
     """Return how late each honest message is read beside a flood [s], on virtual time."""
     late_s = list[float]()
     with Backlog(duration_s) as backlog:
@@ -166,6 +166,6 @@ def lateness_s(quotas: MessageQuotas | None, duration_s: float = 20.0) -> list[f
 
 def test_beside_20_000_messages_a_second_of_one_user_anothers_arrive_in_time() -> None:
     without_s, with_s = lateness_s(None), lateness_s(MessageQuotas(TOPICS))
-    assert max(without_s) > 5.0, "the flood takes longer to read than to send"
-    assert len(with_s) == len(without_s) == 80
-    assert max(with_s) < 2.0
+    assert max(without_s) > 3.0, "the flood takes longer to read than to send"
+    assert len(with_s) == len(without_s) == 32
+    assert max(with_s) < 0.5

@@ -349,7 +349,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.integers(2, 3))
 def test_whatever_the_schedule_all_ranks_stand_at_one_step_and_none_stands_for_ever(
     actions: list[tuple[str, int]], n_ranks: int
