@@ -10,16 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from controller.errors import ConfigError
 from controller.history.energy_history.recorder import HistoryRecorder
 from controller.ports import Bus
 from controller.runtime.clock import Clock, SystemClock, next_tick_s
+from controller.runtime.machine_zone import MachineZone
 from controller.web.config import WebConfig
 from controller.web.intake import SiteIntake
+from controller.web.live.event_stream import EventStream
 from controller.web.live.saved_sums import SavedSums
 from controller.web.live.site_state import SiteState
-from controller.web.pages.overview import Overview
-from controller.web.routes import Gauges, page_routes, site_routes, to_problem
+from controller.web.pages.overview import Overview, live_overview
+from controller.web.routes import MAX_CONNECTIONS, Gauges, page_routes, site_routes, to_problem
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
 from policies.vocabulary.units import DAY_S
@@ -93,6 +97,8 @@ class Site:
         self._intake.subscribe(bus)
         self._sums = SavedSums(store)
         self._clock = clock
+        self._zone = MachineZone()
+        self._stream = EventStream(self._live, version=lambda: self._state.version, clock=clock)
         quotas = bus.quotas
         gauges = Gauges(
             connected=lambda: bus.connected,
@@ -107,13 +113,14 @@ class Site:
         )
         self._server = HttpServer(
             [
-                *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+                *site_routes(store, stream=self._stream, clock=clock, troubles=self.troubles, gauges=gauges),
                 *page_routes(self._overview, state=self._state, store=store, clock=clock),
             ],
             host=config.web.host,
             port=config.web.port,
             title="the site's page and history",
             to_problem=to_problem,
+            max_connections=MAX_CONNECTIONS,
             section="web",
         )
 
@@ -125,6 +132,7 @@ class Site:
                 working = [
                     tasks.create_task(self._recorder.run(), name="recorder"),
                     tasks.create_task(self._refresh(), name="sums"),
+                    tasks.create_task(self._stream.run(), name="events"),
                 ]
                 started(url)
                 await stop.wait()
@@ -142,6 +150,9 @@ class Site:
             self._state.forget(now_s)
             await self._sums.refresh(now_s)
             tick_s = next_tick_s(tick_s, period_s=REFRESH_S, now_s=self._clock.now_s())
+
+    def _live(self) -> bytes:
+        return msgspec.json.encode(live_overview(self._state, now_s=self._clock.now_s(), zone=self._zone))
 
     def _overview(self) -> Overview:
         sums = self._sums.at(self._clock.now_s())

@@ -41,6 +41,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         summary="Whether the process does its work", path="/healthz", answer=SiteHealth, other_answer=503
     ),
     "metrics": Operation(summary="Metrics for Prometheus", path="/metrics", content_type="text/plain"),
+    "events": Operation(
+        summary="What has changed, as server-sent events: at once, then once a second at most, and a heartbeat",
+        path="/v1/events",
+        content_type="text/event-stream",
+    ),
     "report": Operation(
         summary="What was used and saved, by job, user, day, run, GPU or node",
         path="/v1/report",

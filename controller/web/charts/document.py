@@ -1,6 +1,7 @@
 """Pages of one file that load nothing else, have no script, and print."""
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Final
 
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
@@ -28,6 +29,7 @@ def render_table(
     rows: Iterable[Sequence[str]],
     *,
     row_classes: Iterable[str] = (),
+    row_places: Iterable[float] = (),
     n_names: int = 1,
     last_is_text: bool = False,
 ) -> Markup:
@@ -37,6 +39,7 @@ def render_table(
         headings: plain text, as the cells.
         rows: the cells of each.
         row_classes: the class of each row; none: no classes.
+        row_places: where each row is in a chart, from the left, 0 to 1; none: in no chart.
         n_names: how many columns, from the left, are names: text, not numbers.
         last_is_text: whether the last column is text, too.
     """
@@ -45,7 +48,7 @@ def render_table(
         [escaped(cell if is_name else _unbroken(cell)) for cell, is_name in zip(row, are_names, strict=True)]
         for row in rows
     )
-    return render_cells(headings, cells, are_names=are_names, row_classes=row_classes)
+    return render_cells(headings, cells, are_names=are_names, row_classes=row_classes, row_places=row_places)
 
 
 def render_cells(
@@ -54,6 +57,7 @@ def render_cells(
     *,
     are_names: Sequence[bool],
     row_classes: Iterable[str] = (),
+    row_places: Iterable[float] = (),
 ) -> Markup:
     """Return a table of anything, HTML; `are_names` says which columns are text, not numbers."""
     kinds = ["name" if is_name else None for is_name in are_names]
@@ -61,7 +65,7 @@ def render_cells(
         "tr",
         *(element("th", escaped(text), class_=kind, scope="col") for text, kind in zip(headings, kinds, strict=True)),
     )
-    classes = iter(row_classes)
+    classes, places = iter(row_classes), (f"{place:.3f}" if isfinite(place) else None for place in row_places)
     body = (
         element(
             "tr",
@@ -70,6 +74,7 @@ def render_cells(
                 for cell, kind, heading in zip(row, kinds, headings, strict=True)
             ),
             class_=next(classes, "") or None,
+            data_x=next(places, None),
         )
         for row in rows
     )

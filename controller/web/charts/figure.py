@@ -31,8 +31,11 @@ _MAX_LETTERS: Final = int(_BESIDE_EM[-1] * _LETTERS_PER_EM)
 """A longer name is cut beside its line, and whole in the key."""
 
 
-def render_chart(chart: Chart) -> Markup:
-    """Return a chart as a figure, HTML, which fills whatever width it gets."""
+def render_chart(chart: Chart, *, has_readout: bool = False) -> Markup:
+    """Return a chart as a figure, HTML, which fills whatever width it gets.
+
+    With a readout each row of its table says where it is, for a script that tells what is below the pointer.
+    """
     scale = x_scale(chart)
     named = {name for panel in chart.panels for name in _named_beside(panel, scale)}
     length = max(map(letters_of, named), default=0)
@@ -49,7 +52,7 @@ def render_chart(chart: Chart) -> Markup:
         ),
         *([element("p", escaped(chart.x_axis.label), class_="x-label")] if _has_x_label(chart.x_axis) else []),
         element("ul", *_key(chart, named), class_="key"),
-        *([_data(chart)] if chart.has_table else []),
+        *([_data(chart, scale if has_readout else None)] if chart.has_table else []),
         class_=f"chart beside-{room}" if named else "chart",
     )
 
@@ -83,7 +86,7 @@ def _key(chart: Chart, named: set[str]) -> Iterator[Markup]:
         yield element("li", draw_swatch(mark), escaped(mark.name), class_=kind)
 
 
-def _data(chart: Chart) -> Markup:
+def _data(chart: Chart, scale: Scale | None) -> Markup:
     """Return the data of a chart as a folded table, a row for each x; of many, rows at even distances."""
     columns = [
         (_heading(mark, panel), mark, _places_of(mark))
@@ -98,7 +101,8 @@ def _data(chart: Chart) -> Markup:
         for x in xs[::stride]
     ]
     said = f" (one in {stride} of {number_text(len(xs))} rows)" if stride > 1 else ""
-    table = render_table((chart.x_axis.label, *(heading for heading, _, _ in columns)), rows)
+    headings = (chart.x_axis.label, *(heading for heading, _, _ in columns))
+    table = render_table(headings, rows, row_places=[scale.place_ratio(x) for x in xs[::stride]] if scale else ())
     return element("details", element("summary", escaped(f"The data as a table{said}")), table)
 
 

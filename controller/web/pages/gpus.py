@@ -10,6 +10,7 @@ from controller.web.charts.document import render_cells
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
+    Bar,
     State,
     moment_text,
     render_bar,
@@ -138,31 +139,56 @@ def render_tiles(views: Iterable[GpuView]) -> Markup:
 
 def _tile(view: GpuView) -> Markup:
     drawn, limit = view.numbers
-    line = element(
-        "div",
-        element("b", render_state(view.mark, view.name)),
-        element("span", element("b", escaped(drawn)), element("span", escaped(f" {limit}"), class_="second")),
-        class_="line",
+    said = (
+        element("b", escaped(drawn), id=element_id("drawn", view.key)),
+        escaped(" "),
+        element("span", escaped(limit), class_="second", id=element_id("limit", view.key)),
     )
+    line = element("div", element("b", render_state(view.mark, view.name)), element("span", *said), class_="line")
     below = view.why if view.mark in {"error", "warning"} else view.job or "idle"
     return element(
         "li",
         line,
-        render_gauge(view),
+        _render_gauge(view),
         element("div", element("bdi", escaped(below)), class_="job second"),
         class_="gpu",
     )
 
 
-def render_gauge(view: GpuView) -> Markup:
+def _gauge(view: GpuView) -> Bar:
     """Return the bar of a GPU: filled as far as it draws, a mark at its limit; the whole is its prior limit."""
     whole_w = view.prior_w or view.limit_w or view.power_w or 1.0
     said = {"draws": view.power_w, "limit": view.limit_w, "prior limit": view.prior_w}
-    return render_bar(
+    return Bar(
         ", ".join(f"{what} {_watts(power_w)} W" for what, power_w in said.items()),
         drawn_ratio=(view.power_w or 0.0) / whole_w,
         mark_ratio=None if view.limit_w is None else view.limit_w / whole_w,
     )
+
+
+def _render_gauge(view: GpuView) -> Markup:
+    return render_bar(_gauge(view), id_=element_id("gauge", view.key))
+
+
+def element_id(kind: str, key: GpuKey) -> str:
+    """Return the id of what shows a GPU's values: `drawn`, `limit`, `power` (drawn, in a table) or `gauge`."""
+    return f"{kind}/{key.node}/{key.gpu_uuid}"
+
+
+def live_values(views: Sequence[GpuView]) -> dict[str, str | list[str]]:
+    """Return what changes from second to second of the first GPUs, by the ids of the elements that show it.
+
+    Texts; of a gauge what is read aloud, and where it ends and its mark is.
+    """
+    values: dict[str, str | list[str]] = {}
+    for view in views[:MAX_ROWS]:
+        drawn, limit = view.numbers
+        gauge = _gauge(view)
+        values[element_id("drawn", view.key)] = drawn
+        values[element_id("limit", view.key)] = limit
+        values[element_id("power", view.key)] = _power(view.power_w)
+        values[element_id("gauge", view.key)] = [gauge.label, *gauge.places]
+    return values
 
 
 def _watts(power_w: float | None) -> str:
@@ -225,7 +251,8 @@ def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     yield element("b", render_state(view.mark, view.name.removeprefix(f"{view.key.node} ")))
     yield escaped(view.model)
     yield element("bdi", escaped(view.job or "")) if view.job else escaped("")
-    yield element("span", escaped(_power(view.power_w)), render_gauge(view))
+    power = element("span", escaped(_power(view.power_w)), id=element_id("power", view.key))
+    yield element("span", power, _render_gauge(view))
     yield escaped(_power(view.limit_w))
     yield escaped(_power(view.prior_w))
     yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))

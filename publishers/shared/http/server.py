@@ -73,9 +73,11 @@ def _slot(limit: ConcurrencyLimit | None) -> AbstractAsyncContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer in JSON that is sent piece by piece."""
+    """An answer that is sent piece by piece; one without an end has a deadline for each piece alone."""
 
     pieces: AsyncIterator[bytes]
+    content_type: str = JSON
+    has_end: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,11 +337,11 @@ async def _send(request: web.Request, response: web.StreamResponse, *, timeout_s
 
 async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float) -> web.StreamResponse:
     """Send a stream. Once begun it cannot become a problem any more: the connection is cut instead."""
-    response = web.StreamResponse(headers={"Content-Type": JSON})
+    response = web.StreamResponse(headers={"Content-Type": stream.content_type})
     if request.method == "HEAD":
         return response
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s if stream.has_end else None):
             await response.prepare(request)
             async for piece in stream.pieces:
                 async with asyncio.timeout(STALL_TIMEOUT_S):
@@ -348,7 +350,8 @@ async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float
     except ConnectionError:
         pass  # the client has gone
     except Exception as error:  # noqa: BLE001 — whatever it is, half an answer must not look like a whole one
-        _LOGGER.warning("%s aborted: %s", request.path, str(error) or "it took too long")
+        if stream.has_end or not isinstance(error, TimeoutError):  # a laptop that sleeps is no trouble
+            _LOGGER.warning("%s aborted: %s", request.path, str(error) or "it took too long")
         _abort(request)
     return response
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.history.energy_history.query import ReportQuery
 from controller.web.config import WebConfig
+from controller.web.live.event_stream import EventStream
 from controller.web.openapi import OPERATIONS, document
 from controller.web.routes import site_routes
 from controller.web.store import SqliteStore
@@ -35,7 +36,8 @@ def test_the_committed_document_is_that_of_the_code() -> None:
 
 def test_each_route_is_described_as_it_is_served(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, topics=TOPICS, config=WebConfig().retention)
-    routes = site_routes(store, clock=LoopClock(), troubles=list, gauges=CollectorRegistry())
+    stream = EventStream(bytes, version=int, clock=LoopClock())
+    routes = site_routes(store, stream=stream, clock=LoopClock(), troubles=list, gauges=CollectorRegistry())
     assert {name: (one.method, one.path) for name, one in OPERATIONS.items()} == {
         route.name: (route.method, route.path) for route in routes
     }

@@ -1,6 +1,5 @@
 """The page of a month: the numbers of the report, other months and other lines one link away."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,8 +41,8 @@ def month_of(path: Path, query: HistoryQuery, *, now_s: float = NOW_S) -> tuple[
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    """Yield a written history."""
+def path(tmp_path: Path) -> Path:
+    """Return a written history."""
     return written(tmp_path)
 
 
@@ -93,6 +92,6 @@ def test_what_is_no_month_is_told(path: Path, month: str) -> None:
 def test_an_empty_history_has_no_run(tmp_path: Path) -> None:
     HistoryFile(tmp_path / "h.sqlite", topics=TOPICS, config=Retention(), session_s=None).write([], now_s=MIDNIGHT_S)
     for by in ("job", "day", "node"):
-        history, _ = month_of(tmp_path / "h.sqlite", HistoryQuery(by=by))  # type: ignore[arg-type]
+        history, _ = month_of(tmp_path / "h.sqlite", HistoryQuery(by=by))
         assert history is not None
         assert "no run" in Found(render_history(history, now_s=NOW_S, zone=UTC)).text or by == "node"
