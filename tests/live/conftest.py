@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import fcntl
 import os
 import shutil
 import socket
@@ -66,6 +67,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that one worker of xdist makes for all of them, whichever comes first."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-"))  # it may fail in the middle
+            make(partial)
+            partial.rename(folder)
+    return folder
 
 
 class Mosquitto:

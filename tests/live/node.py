@@ -1,5 +1,6 @@
 """A node in the live tests: controller, training processes and verbs as child processes, and somebody who watches."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from controller.gpu.journal.entry import JournalEntry
+from controller.gpu.journal.storage import Journal
+from controller.gpu.node_lock import FILE_NAME as LOCK_FILE_NAME
 from tests.live.conftest import TIMEOUT_S, Mosquitto, wait_until
 from tests.live.nvml_stub.machine import StubMachine
 
@@ -133,6 +137,16 @@ class LiveNode:
             check=False,
             timeout=EXIT_TIMEOUT_S,
         )
+
+    def leave_limit(self, power_limit_w: float = 180.0) -> None:
+        """Leave what a controller leaves that is killed while it holds a limit: the journal says so, the GPU has it."""
+        gpu = self.machine.gpu()
+        entry = JournalEntry(
+            prior_power_limit_w=self.limit_w, written_power_limits_w=(power_limit_w,), written_at_s=0.0
+        )
+        asyncio.run(Journal.read(self.state_dir).record(gpu.uuid, entry))
+        (self.state_dir / LOCK_FILE_NAME).touch(0o600)
+        gpu.set_requested_power_limit_w(power_limit_w)
 
     def log(self, name: str = "controller.log") -> str:
         """Return what a child has logged."""

@@ -21,7 +21,7 @@ from tests.live.conftest import Mosquitto
 
 pytestmark = pytest.mark.live
 ROOT: Final = Path(__file__).parents[2]
-N_PROGRAMS: Final = 6
+N_PROGRAMS: Final = 4
 BEHAVIOURS: Final = ("real", "absent", "silent", "garbage", "closing", "cut")
 PROGRAM: Final = '''
 import copy, multiprocessing, os, pickle, random, sys, threading, time

@@ -1,4 +1,4 @@
-"""Five random schedules of faults with real processes, other ones each time; `make campaign` lives through more.
+"""Three random schedules of faults with real processes, other ones each time; `make campaign` lives through more.
 
 The report's first lines name the seed; `GRIDCHASE_CAMPAIGN_SEED=… pytest tests/live/test_campaign.py` repeats it.
 """
@@ -12,7 +12,7 @@ from tests.conftest import campaign_seed
 from tests.live.campaign.schedule import LiveOutcome, compile_disk, run_live_schedule
 
 pytestmark = pytest.mark.live
-N_PARTS, N_SCHEDULES = 1, 5
+N_PARTS, N_SCHEDULES = 1, 3
 
 
 @pytest.mark.parametrize("part", range(N_PARTS))

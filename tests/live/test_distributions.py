@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.live.conftest import made_once
+
 ROOT: Final = Path(__file__).parents[2]
 TOOLS: Final = ("build", "setuptools", "twine")
 pytestmark = [
@@ -59,7 +61,10 @@ def packed(wheel: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the source distribution, and both wheels made of it."""
-    directory = tmp_path_factory.mktemp("distributions")
+    return made_once(tmp_path_factory, "distributions", _build) / "dist"
+
+
+def _build(directory: Path) -> None:
     tree, out = directory / "tree", directory / "dist"
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
     shutil.copytree(ROOT, tree, ignore=ignored)
@@ -68,7 +73,6 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(directory, filter="data")
     source = next(directory.glob("gridchase-*"))
     python("build", "--no-isolation", "--wheel", "--outdir", out, "controller", cwd=source)
-    return out
 
 
 @pytest.fixture(scope="module")

@@ -124,10 +124,7 @@ def test_restore_gives_back_what_a_killed_controller_left(node: LiveNode) -> Non
 
 
 def test_restore_leaves_alone_what_another_writer_has_set_since(node: LiveNode) -> None:
-    controller = node.controller()
-    node.training(300.0)
-    wait_for(node, lambda: node.limit_w < PRIOR_W)
-    ended(controller, signal.SIGKILL)
+    node.leave_limit()
     theirs_w = PRIOR_W + 10.0  # no limit of ours: those never are above the prior one
     node.machine.gpu().set_requested_power_limit_w(theirs_w)
     result = node.call("restore")
@@ -255,10 +252,7 @@ def test_check_shows_the_five_limits_and_changes_nothing(node: LiveNode) -> None
 
 
 def test_restore_works_with_a_configuration_that_is_wrong_elsewhere(node: LiveNode) -> None:
-    controller = node.controller()
-    node.training(300.0)
-    wait_for(node, lambda: node.limit_w < PRIOR_W)
-    ended(controller, signal.SIGKILL)
+    node.leave_limit()
     result = node.call("restore", plan__max_slowdown="0.1")
     assert "plan.max_slowdown" in result.stderr
     assert (result.returncode, node.limit_w) == (0, PRIOR_W)

@@ -1,6 +1,5 @@
 """However a verb is asked to stop, and whatever becomes of its terminal, its limits come back: with real processes."""
 
-import asyncio
 import os
 import pty
 import signal
@@ -11,8 +10,6 @@ from subprocess import Popen
 
 import pytest
 
-from controller.gpu.journal.entry import JournalEntry
-from controller.gpu.journal.storage import Journal
 from tests.live.conftest import Mosquitto, free_port, wait_until
 from tests.live.node import LiveNode, ended, fixture, wait_for
 from tests.live.nvml_stub.machine import StubMachine
@@ -104,12 +101,9 @@ def test_a_signal_in_the_first_second_is_a_clean_exit(node: LiveNode, number: si
 
 
 def test_a_start_that_is_stopped_at_once_still_gives_back_what_was_left(node: LiveNode) -> None:
-    killed = node.controller()
-    node.training(300.0)
-    wait_for(node, lambda: holds_limit(node))
-    ended(killed, signal.SIGKILL)
-    controller = node.controller(log="second.log")
-    wait_for(node, lambda: "configuration: " in node.log("second.log"))
+    node.leave_limit()
+    controller = node.controller()
+    wait_for(node, lambda: "configuration: " in node.log())
     assert ended(controller, signal.SIGTERM) == 0
     assert node.limit_w == PRIOR_W
 
@@ -229,9 +223,7 @@ def test_the_broker_of_up_ends_with_it_also_after_sigkill(node: LiveNode) -> Non
 
 @pytest.mark.parametrize("verb", ["restore", "controller", "up"])
 def test_a_signal_in_the_first_moment_leaves_no_limit_of_a_killed_one(node: LiveNode, verb: str) -> None:
-    entry = JournalEntry(prior_power_limit_w=PRIOR_W, written_power_limits_w=(180.0,), written_at_s=0.0)
-    asyncio.run(Journal.read(node.state_dir).record(node.machine.gpu().uuid, entry))
-    node.machine.gpu().set_requested_power_limit_w(180.0)
+    node.leave_limit()
     started = node.verb(verb)
     wait_for(node, lambda: handles_stops(started))
     assert ended(started, signal.SIGHUP) == 0

@@ -74,25 +74,11 @@ def make_read_only(folder: Path) -> None:
     mount("-o", "remount,ro", str(folder))
 
 
-def is_seen_back(node: LiveNode) -> bool:
-    """Return whether the journal says that the last write was confirmed: until then what another sets may be ours."""
-    return any(entry.is_confirmed for entry in Journal.read(node.state_dir).entries.values())
-
-
-def kill_with_a_limit(node: LiveNode) -> None:
-    """Let a controller set a limit, and kill it."""
-    controller = node.controller()
-    node.training(300.0)
-    wait_for(node, lambda: node.limit_w < PRIOR_W and is_seen_back(node))
-    ended(controller, signal.SIGKILL)
-    assert node.limit_w < PRIOR_W
-
-
 @pytest.mark.parametrize("fail", [fill, make_read_only])
 def test_a_full_or_read_only_disk_keeps_no_limit_after_a_kill(
     node: LiveNode, small_disk: Path, fail: Callable[[Path], None]
 ) -> None:
-    kill_with_a_limit(node)
+    node.leave_limit()
     left_w = node.limit_w
     fail(small_disk)
     result = node.call("restore")
@@ -140,7 +126,7 @@ def test_an_fsync_that_never_returns_keeps_neither_the_limit_nor_the_process(nod
 
 
 def test_a_disk_that_hangs_from_the_start_delays_no_restore(node: LiveNode, tmp_path: Path) -> None:
-    kill_with_a_limit(node)
+    node.leave_limit()
     marker = tmp_path / "hangs"
     marker.touch()
     controller = node.controller(before=HANG.format(marker=str(marker)))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import sqlite3
@@ -53,11 +54,19 @@ async def _learn(state_dir: Path, job: str, n_runs: int, *, user: str = USER) ->
             await db.trials.report(run, result, now_s=now_s + 60)
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the database of a service that knows two jobs."""
+    state_dir = tmp_path_factory.mktemp("learned")
+    asyncio.run(_learn(state_dir, "resnet50", 4))
+    asyncio.run(_learn(state_dir, "bert", 1))
+    return state_dir / "policy.sqlite"
+
+
 @pytest.fixture
-def learned(tmp_path: Path) -> Path:
-    """Return the state directory of a service that knows two jobs."""
-    asyncio.run(_learn(tmp_path, "resnet50", 4))
-    asyncio.run(_learn(tmp_path, "bert", 1))
+def learned(database: Path, tmp_path: Path) -> Path:
+    """Return a state directory with a copy of it."""
+    shutil.copy(database, tmp_path)
     return tmp_path
 
 
@@ -220,22 +229,17 @@ def test_on_a_terminal_forgetting_asks_first(answer: bytes, is_forgotten: bool, 
     "arguments", [("jobs",), ("jobs", "--json"), ("show",), ("show", "--json"), ("forget", "--yes")]
 )
 def test_a_name_that_somebody_has_put_into_the_database_cannot_act_on_the_terminal(
-    arguments: tuple[str, ...], learned: Path
+    arguments: tuple[str, ...], learned: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     evil = "a\x1b[2J\nnothing\x9b\u202e"
     with closing(sqlite3.connect(learned / "policy.sqlite")) as database, database:
         database.execute("UPDATE jobs SET name = ? WHERE name = 'bert'", (evil,))
         database.execute("UPDATE trials SET job = ?, run = ? WHERE job = 'bert'", (evil, evil))
     name = () if arguments[0] == "jobs" else (evil,)
-    done = subprocess.run(
-        [*GRIDCHASE, "policy", *arguments, *name, "--state-dir", str(learned)],
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(line.isprintable() for line in (done.stdout + done.stderr).decode().split("\n"))
-    assert rb"\x1b[2J" in done.stdout or rb"\u001b[2J" in done.stdout
+    assert main(["policy", *arguments, *name, "--state-dir", str(learned)]) == 0
+    shown = capfdbinary.readouterr()
+    assert all(line.isprintable() for line in (shown.out + shown.err).decode().split("\n"))
+    assert rb"\x1b[2J" in shown.out or rb"\u001b[2J" in shown.out
 
 
 def test_where_no_service_has_run_the_database_is_not_made_by_looking(

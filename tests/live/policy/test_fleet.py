@@ -1,4 +1,4 @@
-"""Four service processes on one PostgreSQL, 200 runs, one process killed, the database killed and started again."""
+"""Three service processes on one PostgreSQL, 120 runs, one process killed, the database killed and started again."""
 
 import asyncio
 import signal
@@ -23,9 +23,9 @@ from tests.policies.service.repositories import Repositories, job_key
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
 
-N_SERVICES = 4
-N_JOBS = 20
-N_RUNS = 200
+N_SERVICES = 3
+N_JOBS = 12
+N_RUNS = 120
 N_EPOCHS = 2
 STARTS_S = 6.0
 """Runs start evenly over this time."""
