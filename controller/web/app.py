@@ -19,6 +19,7 @@ from controller.web.intake import SiteIntake
 from controller.web.live.saved_sums import SavedSums
 from controller.web.live.site_state import SiteState
 from controller.web.pages.overview import Overview
+from controller.web.pages.routes import page_routes
 from controller.web.routes import Gauges, overview_routes, site_routes, to_problem
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
@@ -109,6 +110,7 @@ class Site:
             [
                 *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
                 *overview_routes(self._overview, state=self._state, clock=clock),
+                *page_routes(self._state, store, clock=clock),
             ],
             host=config.web.host,
             port=config.web.port,

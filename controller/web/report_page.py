@@ -53,16 +53,20 @@ class ReportPage(Struct, frozen=True, kw_only=True):
 
 def render_report(page: ReportPage) -> str:
     """Return the page, HTML."""
-    title = f"{page.period}: {_headline(page.total)}"
+    title = f"{page.period}: {title_text(page.total)}"
     return render_document(
         title,
         [
             element("p", escaped("gridchase report"), class_="note"),
             element("h1", escaped(title)),
             element("p", escaped(page.headline)),
-            *([_comparison(page.total)] if page.total.measured_runs else []),
-            *([render_chart(_by_day(page))] if page.days else []),
-            *_rows(page),
+            *([render_comparison(page.total)] if page.total.measured_runs else []),
+            *([render_chart(days_chart(page.total, page.days))] if page.days else []),
+            *(
+                [element("h2", escaped(f"By {page.by}")), *render_rows(page.by, page.total, page.rows)]
+                if page.rows
+                else []
+            ),
             element("h2", escaped("How this was counted")),
             element("ul", *(element("li", escaped(text)) for text in _how_counted(page))),
             element("p", escaped("The same page: "), element("code", escaped(page.command)), class_="note"),
@@ -71,7 +75,8 @@ def render_report(page: ReportPage) -> str:
     )
 
 
-def _headline(total: Entry) -> str:
+def title_text(total: Entry) -> str:
+    """Return what was saved, with its interval, or that it is too early to tell."""
     if not total.runs:
         return "no run"
     told = told_saving(total)
@@ -82,7 +87,7 @@ def _headline(total: Entry) -> str:
     return f"{typeset(told.text_of(abs(told.saved)))} {what}{share} (90{NO_BREAK}%: {told.interval})"
 
 
-def _comparison(total: Entry) -> Markup:
+def render_comparison(total: Entry) -> Markup:
     """Return a table of what was used with and without, and what was saved; of the runs with evidence."""
     rows = [
         (
@@ -108,10 +113,10 @@ def _comparison(total: Entry) -> Markup:
     return render_table(("", "with gridchase", "same work at the prior limits", "saved", "90 % interval"), rows)
 
 
-def _by_day(page: ReportPage) -> Chart:
+def days_chart(total: Entry, entries: Sequence[Entry]) -> Chart:
     """Return what was used and saved on each day; the whisker is the interval of what was saved."""
-    name, unit, size = _day_unit(page)
-    days = [{quantity.name: quantity for quantity in savings_of(day)}.get(name) for day in page.days]
+    name, unit, size = _day_unit(total, entries)
+    days = [{quantity.name: quantity for quantity in savings_of(day)}.get(name) for day in entries]
     used = [(day.used or 0.0) / size if day else 0.0 for day in days]
     known = [
         (place, day.saved / size, (day.ci90 or 0.0) / size)
@@ -123,7 +128,7 @@ def _by_day(page: ReportPage) -> Chart:
             name="used",
             xs=range(len(used)),
             ys=used,
-            texts=[_used_text(day) for day in page.days],
+            texts=[_used_text(day) for day in entries],
             colour="power",
             is_tinted=True,
         ),
@@ -134,14 +139,14 @@ def _by_day(page: ReportPage) -> Chart:
             bottoms=[used[place] for place, _, _ in known],
             lowers=[used[place] + saved - half for place, saved, half in known],
             uppers=[used[place] + saved + half for place, saved, half in known],
-            texts=[_saved_text(page.days[place]) for place, _, _ in known],
+            texts=[_saved_text(entries[place]) for place, _, _ in known],
             colour="saved",
         ),
     ]
     return Chart(
         title="Day by day",
         words="Used, and saved against the same work at the prior limits. A day without evidence has no saving.",
-        x_axis=NameAxis(names=[_day_text(day.name) for day in page.days], label="day"),
+        x_axis=NameAxis(names=[_day_text(day.name) for day in entries], label="day"),
         panels=[Panel(axis=NumberAxis(label=f"{unit} a day", has_zero=True), marks=bars)],
     )
 
@@ -151,35 +156,35 @@ def _day_text(name: str) -> str:
     return f"{day.day} {day:%b}"
 
 
-def _day_unit(page: ReportPage) -> tuple[str, str, float]:
+def _day_unit(total: Entry, days: Sequence[Entry]) -> tuple[str, str, float]:
     """Return which quantity the bars show, as in the headline; its unit, and the size of that."""
-    told = told_saving(page.total) or next(iter(savings_of(page.total)), None)
+    told = told_saving(total) or next(iter(savings_of(total)), None)
     if told is not None and told.name == "CO₂e":
-        most_g = max((day.carbon_g or 0.0 for day in page.days), default=0.0)
+        most_g = max((day.carbon_g or 0.0 for day in days), default=0.0)
         return (told.name, "kg CO₂e", 1e3) if most_g >= 1e3 else (told.name, "g CO₂e", 1.0)  # noqa: PLR2004 — a kilogram
     if told is not None and told.name == "Cost":
-        return told.name, page.total.currency or "cost", 1.0
+        return told.name, total.currency or "cost", 1.0
     return "Energy", "kWh", JOULES_PER_KWH
 
 
-def _rows(page: ReportPage) -> Iterator[Markup]:
-    """Yield the lines and their sum as a table; of many, those that used most, and of days the last ones."""
-    if not page.rows:
-        return
-    shown = list(page.rows)
-    if page.by == "day":
+def render_rows(by: str, total: Entry, rows: Sequence[Entry]) -> Iterator[Markup]:
+    """Yield lines and their sum as a table; of many, those that used most, and of days the last ones."""
+    shown = list(rows)
+    if by == "day":
         shown = shown[-MAX_ROWS:]
     elif len(shown) > MAX_ROWS:
         shown = sorted(shown, key=lambda row: -(row.energy_j or 0.0))[:MAX_ROWS]
-    yield element("h2", escaped(f"By {page.by}"))
+    is_of_runs = total.runs is not None
+    headings = (by, "runs", "time", "used", "saved (90 %)", "slower (90 %)") if is_of_runs else (by, "used")
+    cells_of = _cells if is_of_runs else lambda row: (row.name, _used_text(row))
     yield render_table(
-        (page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"),
-        [_cells(row) for row in (*shown, replace(page.total, name="all"))],
+        headings,
+        [cells_of(row) for row in (*shown, replace(total, name="all"))],
         row_classes=[*("" for _ in shown), "sum"],
     )
-    if len(page.rows) > MAX_ROWS:
-        left_out = number_text(len(page.rows) - MAX_ROWS)
-        which = "earlier ones" if page.by == "day" else "more, which used less,"
+    if len(rows) > MAX_ROWS:
+        left_out = number_text(len(rows) - MAX_ROWS)
+        which = "earlier ones" if by == "day" else "more, which used less,"
         yield element("p", escaped(f"{left_out} {which} are in the sum."), class_="note")
 
 
