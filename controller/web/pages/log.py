@@ -9,6 +9,7 @@ from controller.web.charts.document import render_cells
 from controller.web.charts.markup import NOTHING, Markup, element, escaped
 from controller.web.pages.layout import moment_text, render_card, render_page, render_time
 from controller.web.pages.words import decision_text, limit_text, typeset
+from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange
 from publishers.training.reporting.amounts import power_text
 
@@ -18,6 +19,8 @@ TOGETHER_S: Final = 5.0
 """GPUs get a limit within this time of each other: one decision [s]."""
 FOLDED_S: Final = 7_200.0
 """So long two limits may alternate in one line [s]."""
+_PLANNED: Final = ("_signal", "_static")
+"""So the reasons of plans end that may share a time between two limits."""
 N_FOLDED: Final = 4
 """Fewer decisions are shown each by itself."""
 
@@ -172,4 +175,6 @@ def _both_limits(change: LimitChange) -> str:
 
 def _folded_text(line: Line, now_s: float, zone: tzinfo) -> str:
     begin, end = (moment_text(line.changes[place].time_s, now_s, zone) for place in (-1, 0))
-    return f"two limits mixed to keep the pace · {line.n_decisions} changes, {begin}\u2013{end}"
+    reason = line.newest.reason
+    why = "two limits mixed to keep the pace" if reason.endswith(_PLANNED) else short_reason(reason)
+    return f"{why} · {line.n_decisions} changes, {begin}\u2013{end}"

@@ -28,7 +28,8 @@ from publishers.shared.http.problems import ProblemError, invalid_request
 from publishers.shared.http.requests import path_name, path_user, read_query
 from publishers.shared.http.server import ConcurrencyLimit, Route
 
-READ_TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 5.0
+"""A page waits no longer for the history [s]; those behind it have the rest of the time of an answer."""
 N_WAITING: Final = 16
 """Pages are made one after the other; so many may wait, and more are refused."""
 _LATEST_S: Final = 2.0**53

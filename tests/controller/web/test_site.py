@@ -240,6 +240,21 @@ async def test_a_database_that_is_away_costs_its_own_pages_alone(tmp_path: Path)
         assert "Now 120 g/kWh" in (await served.page("/grid")).text
 
 
+async def test_a_database_that_is_slow_costs_its_own_pages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(*_: object, **__: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(SqliteStore, "read", slow)
+    async with site(tmp_path) as served:
+        async with served.client.get(f"{served.url}/log") as response:
+            assert response.status == 503
+            assert "The history did not answer within 5 s." in Found(await response.text()).text
+        await served.page("/grid")
+        await served.page("/")
+
+
 async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> None:
     bus = FakeBus()
     Site(

@@ -59,7 +59,8 @@ def test_hostile_names_are_text(name: str) -> None:
 
 def test_the_month_is_that_of_the_machine() -> None:
     with machine_zone("Europe/Berlin"):
-        period = period_of(ReportQuery(month="2023-11"), NOW_S, faults := [])
+        faults: list[str] = []
+        period = period_of(ReportQuery(month="2023-11"), NOW_S, faults)
         assert not faults
         assert period is not None
         assert month_of(period.since_s, ZONE) == "2023-11"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,13 @@ def test_two_limits_that_alternate_are_one_line_with_their_number_and_times() ->
     page = found(alternating(24))
     assert len(page.all("tr")) == 1 + 1
     assert "0+1 200 ⇄ 205 W two limits mixed to keep the pace · 24 changes, 13:24\u201315:20" in page.text
+
+
+def test_two_programs_that_set_limits_in_turn_are_no_plan() -> None:
+    changes = [msgspec.structs.replace(it, reason="another_writer") for it in alternating(8)]
+    text = found(changes).text
+    assert "another program has set the limit · 8 changes" in text
+    assert "to keep the pace" not in text
 
 
 def test_what_is_beside_the_two_limits_stays_a_line_of_its_own() -> None:

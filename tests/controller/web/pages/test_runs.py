@@ -17,7 +17,7 @@ from tests.controller.web.charts.test_markup import HOSTILE
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, price_signal, site_of
 
 KEY = RunKey("ada", "job-0", "1")
-SPLIT = {
+SPLIT: dict[str, Any] = {
     "saved_better_limit_ratio": 0.150,
     "saved_better_limit_ci90_ratio": 0.02,
     "saved_following_ratio": -0.003,
@@ -145,6 +145,17 @@ def test_a_run_without_a_length_and_below_a_negative_price_is_shown() -> None:
     text = found(site).text
     assert "end not known" in text
     assert "cheapest about \u22120.02 EUR/kWh" in text
+
+
+def test_a_pinned_run_without_a_curve_says_why_it_has_its_limit() -> None:
+    site = one_run(reason="pinned", power_limit_w=200.0, speed_ratio=None)
+    state_of(site).profile = ProfileReport(
+        state="not_profiled", gpu_model="A40", n_gpus=2, points=[], reason="waiting_for_ranks"
+    )
+    text = found(site).text
+    assert "why pinned" in text
+    assert "of full speed" not in text.partition("Decisions")[0]
+    assert "Not measured: waiting for the other ranks." in text
 
 
 def test_how_much_later_it_ends_is_against_full_power() -> None:
