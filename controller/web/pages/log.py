@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from controller.web.charts.document import render_cells
-from controller.web.charts.markup import NOTHING, Markup, element, escaped
+from controller.web.charts.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.pages.layout import moment_text, render_card, render_page, render_time
 from controller.web.pages.words import decision_text, limit_text, typeset
 from publishers.messages.reasons import short_reason
@@ -131,7 +131,8 @@ def render_log(changes: Sequence[LimitChange], asked: Asked, *, now_s: float, zo
         links.append(element("a", escaped("newest"), href=asked.path(before_s=None)))
     if len(changes) >= N_DECISIONS:
         links.append(element("a", escaped("older"), href=asked.path(before_s=changes[-1].time_s), rel="next"))
-    content.append(element("p", *(Markup(f"{link} ") for link in links)))
+    if links:
+        content.append(element("p", joined(links, " · ")))
     of = " and ".join(f"{what} {name}" for what, name in (("node", asked.node), ("job", asked.job)) if name)
     link = ("/log", "all decisions") if of else None
     card = render_card(f"Decisions of {of}" if of else "Decisions", *content, note="newest first", link=link)

@@ -197,7 +197,7 @@ def _now_facts(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> I
         yield "speed", escaped(f"{typeset(percent_text(record.speed_ratio))} of full speed")
     yield "why", escaped(short_reason(record.reason) if record.reason else NOT_KNOWN_YET)
     if record.detail:
-        yield "", element("details", element("summary", escaped("numbers used")), escaped(record.detail))
+        yield "numbers used", element("details", element("summary", escaped("show")), escaped(record.detail))
 
 
 def _plan(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup:
