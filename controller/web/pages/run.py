@@ -254,7 +254,7 @@ def _curve(view: RunView) -> Markup:
     if chart is not None:
         return element("section", render_chart(chart), class_="card wide")
     profile = view.run.profile
-    text = _capital(NOT_KNOWN_YET if view.goes_on else "not kept: a curve is shown for a day after its run")
+    text = _capital(NOT_KNOWN_YET if view.goes_on else "none is known: a curve is kept here for a day after its run")
     if profile is not None and profile.reason:
         text = f"Not measured: {short_reason(profile.reason)}."
     elif profile is not None and profile.state == "profiling":

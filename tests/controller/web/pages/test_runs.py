@@ -116,7 +116,7 @@ def test_an_ended_run_is_shown_from_the_history() -> None:
     text = found(Site(), past=past_run(record)).text
     assert "lost: its process ended without a word" in text
     assert "took 2 h 00 min used 1 kWh" in text
-    assert "Not kept: a curve is shown for a day after its run" in text
+    assert "None is known: a curve is kept here for a day after its run" in text
     assert run_view(Site().state, KEY, None, NOW_S) is None
 
 
