@@ -23,7 +23,8 @@ from controller.web.live.event_stream import EventStream
 from controller.web.live.saved_sums import SavedSums
 from controller.web.live.site_state import SiteState
 from controller.web.pages.overview import Overview, live_overview
-from controller.web.routes import MAX_CONNECTIONS, Gauges, page_routes, site_routes, to_problem
+from controller.web.pages.routes import page_routes
+from controller.web.routes import MAX_CONNECTIONS, Gauges, overview_routes, site_routes, to_problem
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
 from policies.vocabulary.units import DAY_S
@@ -114,7 +115,8 @@ class Site:
         self._server = HttpServer(
             [
                 *site_routes(store, stream=self._stream, clock=clock, troubles=self.troubles, gauges=gauges),
-                *page_routes(self._overview, state=self._state, store=store, clock=clock),
+                *overview_routes(self._overview, state=self._state, clock=clock),
+                *page_routes(self._state, store, clock=clock),
             ],
             host=config.web.host,
             port=config.web.port,

@@ -16,7 +16,6 @@ from controller.runtime.machine_zone import MachineZone
 from controller.web.live.event_stream import EventStream
 from controller.web.live.site_state import SiteState
 from controller.web.pages.gpus import render_gpus
-from controller.web.pages.history import HistoryQuery, read_month, render_history
 from controller.web.pages.overview import Overview, render_overview
 from controller.web.serving import page_response, static_routes
 from controller.web.store import SiteStore
@@ -110,13 +109,12 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node: AskedName | None = None
 
 
-def page_routes(overview: Callable[[], Overview], *, state: SiteState, store: SiteStore, clock: Clock) -> list[Route]:
-    """Return the routes of the pages, and of the files that they load.
+def overview_routes(overview: Callable[[], Overview], *, state: SiteState, clock: Clock) -> list[Route]:
+    """Return the routes of the first page, of the GPUs, and of the files that pages load.
 
     Args:
         overview: returns what the first page is about.
         state: what is known of the site.
-        store: the history.
         clock: the time.
     """
     zone = MachineZone()
@@ -133,21 +131,9 @@ def page_routes(overview: Callable[[], Overview], *, state: SiteState, store: Si
         query = read_query(request, GpusQuery)
         return page_response(request, render_gpus(state, node=query.node, now_s=clock.now_s(), zone=zone))
 
-    async def history(request: web.Request, _client: str) -> web.Response:
-        query, now_s, faults = read_query(request, HistoryQuery), clock.now_s(), list[str]()
-        month = await store.read(
-            lambda connection: read_month(connection, query, now_s, zone, faults), timeout_s=REPORT_TIMEOUT_S
-        )
-        if month is None:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, "invalid_request", "; ".join(faults), faults=tuple(faults))
-        return page_response(request, render_history(month, now_s=now_s, zone=zone))
-
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
     return [
         Route(name="overview", path="/", handle=first),
-        Route(
-            name="history", path="/history", handle=history, limit=ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
-        ),
         Route(name="gpus", path="/gpus", handle=gpus, limit=limit),
         *static_routes(),
     ]

@@ -1,16 +1,20 @@
 """Reads the rows of a history, in the transaction of a connection."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Table, and_, exists, func, not_, or_, select
+from sqlalchemy import Connection, RowMapping, Select, Table, and_, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, RUN_AMOUNTS, Amounts
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus
-from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import LimitChange, RunEnergy
+from publishers.messages.topics import RunKey
+
+MAX_TOGETHER: Final = 4_096
+"""Changes of limits of one moment, as when a site starts."""
 
 
 class Period(NamedTuple):
@@ -26,6 +30,15 @@ class RunFilter(NamedTuple):
     user: str | None = None
     job: str | None = None
     run: str | None = None
+
+
+class PastRun(NamedTuple):
+    """A run as the history has it: its newest record, when it began and when it was heard last [Unix s]."""
+
+    key: RunKey
+    began_s: float
+    heard_s: float
+    record: RunEnergy
 
 
 def oldest_s(connection: Connection) -> float | None:
@@ -103,3 +116,57 @@ def _sums(connection: Connection, table: Table, names: tuple[str, ...], period: 
     of_owners = select(table.c.owner, *columns).where(is_in).group_by(table.c.owner).order_by(table.c.owner)
     found = connection.execute(of_owners).mappings()
     return {row["owner"]: {name: row[name] for name in names} for row in found}
+
+
+def decisions(
+    connection: Connection, *, before_s: float, node: str | None = None, job: str | None = None, n_most: int
+) -> list[LimitChange]:
+    """Return the newest changes of limits before a time [Unix s], newest first; None is any node, any job.
+
+    They are about `n_most`: those of one moment come together, so that the time of the last one is where the next
+    question begins, and nothing is lost between two.
+    """
+    asked = {GPUS.c.node: node, DECISIONS.c.job: job}
+    conditions = [
+        DECISIONS.c.gpu == GPUS.c.id,
+        DECISIONS.c.time_s < before_s,
+        *(column == value for column, value in asked.items() if value is not None),
+    ]
+    newest_first = DECISIONS.c.time_s.desc()
+    last_s = select(DECISIONS.c.time_s).where(*conditions).order_by(newest_first).limit(1).offset(n_most - 1)
+    since_s = connection.execute(last_s).scalar()
+    if since_s is not None:
+        conditions.append(DECISIONS.c.time_s >= since_s)
+    columns = [column for column in DECISIONS.c if column.name != "gpu"]
+    names = (GPUS.c.node, GPUS.c.gpu_uuid, GPUS.c.gpu_index)
+    found = (
+        select(*columns, *names)
+        .where(*conditions)
+        .order_by(newest_first, GPUS.c.node, GPUS.c.gpu_index)
+        .limit(n_most + MAX_TOGETHER)
+    )
+    return [LimitChange(**row) for row in connection.execute(found).mappings()]
+
+
+def ended_runs(connection: Connection, *, since_s: float, n_most: int) -> list[PastRun]:
+    """Return the runs that have ended since a time [Unix s], the one that was heard last first."""
+    is_ended = or_(RUNS.c.final, RUNS.c.state != "running")
+    conditions = (RUNS.c.node == "", RUNS.c.heard_s >= since_s, is_ended)
+    return _past_runs(connection, select(*_PAST).where(*conditions).order_by(RUNS.c.heard_s.desc()).limit(n_most))
+
+
+def past_run(connection: Connection, key: RunKey) -> PastRun | None:
+    """Return a run by its names; None: the history does not know it."""
+    is_it = (RUNS.c[name] == value for name, value in key._asdict().items())
+    found = _past_runs(connection, select(*_PAST).where(RUNS.c.node == "", *is_it).limit(1))
+    return next(iter(found), None)
+
+
+_PAST: Final = tuple(RUNS.c[name] for name in ("user", "job", "run", "began_s", "heard_s", "record", "currency"))
+
+
+def _past_runs(connection: Connection, query: Select[Any]) -> list[PastRun]:
+    return [
+        PastRun(RunKey(user, job, run), began_s, heard_s, _record_of(record, run, currency))
+        for user, job, run, began_s, heard_s, record, currency in connection.execute(query)
+    ]

@@ -110,6 +110,12 @@ def render_state(state: State, text: str) -> Markup:
     return element("span", escaped(text), class_=f"state {state}")
 
 
+def render_facts(facts: Iterable[tuple[str, Markup]]) -> Markup:
+    """Return what is known of a thing, as a list of names and texts."""
+    pairs = (joined([element("dt", escaped(name)), element("dd", said)]) for name, said in facts)
+    return element("dl", *pairs, class_="facts left")
+
+
 def render_time(time_s: float, now_s: float, zone: tzinfo) -> Markup:
     """Return a moment [Unix s], which a script may show in the zone of the reader."""
     moment = datetime.fromtimestamp(time_s, UTC)

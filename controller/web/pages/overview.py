@@ -131,7 +131,7 @@ def _saved_today(overview: Overview) -> Markup:
         text = f"Not known: {overview.sums_fault}" if overview.sums_fault else f"{NOT_KNOWN_YET.capitalize()}."
         content = [element("p", escaped(text), class_="second")]
     else:
-        content = [_figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)]
+        content = [render_figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)]
         longer = " · ".join(
             f"{name} {told.saved_text}"
             for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
@@ -150,7 +150,7 @@ def _no_saving(today: Entry) -> Markup:
     return element("p", escaped(text), class_="second")
 
 
-def _figures(today: Entry) -> Markup:
+def render_figures(today: Entry) -> Markup:
     """Return what was saved of each quantity, with its interval, and the time that it took."""
     figures = []
     for saving in savings_of(today):
@@ -389,14 +389,15 @@ def _runs(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup
             "Runs", element("p", escaped("No run goes on."), class_="second"), link=("/runs", "all runs")
         )
     headings = ("run", "done", f"slower so far (90{NO_BREAK}%)", f"saved so far (90{NO_BREAK}%)")
-    rows = [tuple(_run(key, run, now_s, zone)) for key, run in list(running.items())[:MAX_RUNS]]
+    rows = [tuple(run_cells(key, run, now_s, zone)) for key, run in list(running.items())[:MAX_RUNS]]
     left_out = len(running) - MAX_RUNS
     more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
     table = render_cells(headings, rows, are_names=(True, True, False, False))
     return render_card("Runs", table, more, link=("/runs", "all runs"))
 
 
-def _run(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+def run_cells(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    """Yield the cells of a run that goes on: name, done, slower so far, saved so far."""
     energy = run.energy
     if energy is None:
         return
@@ -406,7 +407,7 @@ def _run(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterator[Mar
         "span", escaped(" "), element("bdi", escaped(key.user)), escaped(f" · {key.run} · {boards}"), class_="note"
     )
     yield element("span", link, who)
-    yield _done(run, energy, now_s, zone)
+    yield render_done(run, energy, now_s, zone)
     entry = run_entry(key, energy)
     slower = slower_text(entry)
     yield _number(*(slower.partition(" (") if slower else (without_number_text(energy),)), _budget(run))
@@ -424,7 +425,8 @@ def _budget(run: RunState) -> str:
     return "" if ratio is None else f" of{NO_BREAK}{typeset(percent_text(ratio - 1))}"
 
 
-def _done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
+def render_done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
+    """Return how much of its time a run has done, and when it is expected to end."""
     if run.profile is not None and run.profile.state in {"waiting", "profiling"}:
         return render_state("measuring", f"measuring, {duration_text(energy.duration_s)} old")
     end_s = run.schedule.expected_end_s if run.schedule is not None else None

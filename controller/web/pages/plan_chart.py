@@ -87,7 +87,7 @@ def _known(signal: GridSignal, since_s: float, until_s: float) -> list[tuple[flo
     steps: list[tuple[float, float]] = []
     last_end_s = math.inf
     for value, end_s in _within(signal, since_s, until_s):
-        if not _is_expected(signal, value):
+        if not is_expected(signal, value):
             starts_s = max(value.starts_s, since_s)
             if starts_s > last_end_s:
                 steps.append((last_end_s, math.nan))
@@ -101,7 +101,7 @@ def _expected(signal: GridSignal, since_s: float, until_s: float) -> list[tuple[
     places: list[tuple[float, SignalValue]] = []
     last_end_s = math.inf
     for value, end_s in _within(signal, since_s, until_s):
-        if _is_expected(signal, value):
+        if is_expected(signal, value):
             starts_s = max(value.starts_s, since_s)
             if starts_s > last_end_s:
                 places.append((last_end_s, _GAP))
@@ -115,7 +115,7 @@ def _expected(signal: GridSignal, since_s: float, until_s: float) -> list[tuple[
 _GAP: Final = SignalValue(starts_s=0.0, value=math.nan)
 
 
-def _is_expected(signal: GridSignal, value: SignalValue) -> bool:
+def is_expected(signal: GridSignal, value: SignalValue) -> bool:
     """Return whether a value is a forecast; prices that are fixed for tomorrow are none."""
     is_ahead = signal.forecast_from_s is not None and value.starts_s >= signal.forecast_from_s
     return value.estimated or (is_ahead and signal.kind != "price")

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 from sqlalchemy import func, select
+from yarl import URL
 
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import FILE, PERIOD_S
@@ -181,6 +182,79 @@ async def test_the_curve_and_the_plan_of_a_run_are_shown_and_not_recorded(tmp_pa
         assert await served.dropped("invalid") == 1
 
 
+async def test_runs_decisions_and_months_have_pages(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(FINAL), qos=1, retain=True)
+        served.bus.publish(*limit_message(MIDNIGHT_S), qos=1, retain=True)
+        served.bus.publish(TOPICS.grid("GB", "carbon"), encode(SIGNAL))
+        await asyncio.sleep(PERIOD_S + 1)
+        assert "280 → 200 W plan" in (await served.page("/log")).text
+        assert "There are none." in (await served.page(f"/log?before={MIDNIGHT_S}")).text
+        runs = await served.page("/runs")
+        (path,) = [str(it["href"]) for it in runs.all("a") if str(it.get("href")).startswith("/run/")]
+        assert "Run resnet50" in (await served.page(path)).text
+        assert "finished" in (await served.page(path)).text
+        assert "Now 120 g/kWh" in (await served.page("/grid")).text
+        history = (await served.page("/history?by=user")).text
+        assert "alice 1 1 h 00 min 278 Wh, 80 g CO₂e 8.89 g CO₂e, 10.0 %" in history
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/run/ada/bert/1", 404, "No run ada/bert/1 is known."),
+        ("/run/ada/%3Cscript%3E/1", 404, "must be 1 to 64"),
+        ("/run/ada/..%2F../1", 404, "must be 1 to 64"),
+        ("/log?before=soon", 400, "before"),
+        ("/log?before=nan", 400, "before"),
+        ("/log?planet=x", 400, "planet"),
+        ("/history?by=planet", 400, "planet"),
+        ("/history?month=2026-13", 400, "must be a month"),
+        ("/history?month=%3Cb%3E", 400, "must be a month"),
+        ("/history?month=2999-12", 400, "before now"),
+    ],
+)
+async def test_what_is_wrong_with_an_address_is_said_on_a_page(
+    path: str, status: int, why: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as served:
+        await asyncio.sleep(PERIOD_S + 1)
+        async with served.client.get(URL(served.url + path, encoded=True)) as response:
+            page = await response.text()
+            assert response.status == status
+            assert response.content_type == "text/html"
+        assert why in Found(page).text
+
+
+async def test_a_database_that_is_away_costs_its_own_pages_alone(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("no directory")
+    async with site(tmp_path / "state") as served:
+        await asyncio.sleep(1)
+        served.bus.publish(*run_message(run_record(duration_s=3_600.0, n_gpus=1)))
+        served.bus.publish(TOPICS.grid("GB", "carbon"), encode(SIGNAL))
+        for path in ("/log", "/runs", "/history"):
+            async with served.client.get(served.url + path) as response:
+                assert response.status == 503
+                assert "The history cannot be read: " in Found(await response.text()).text
+        assert "running" in (await served.page("/run/alice/resnet50/r1")).text
+        assert "Now 120 g/kWh" in (await served.page("/grid")).text
+
+
+async def test_a_database_that_is_slow_costs_its_own_pages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(*_: object, **__: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(SqliteStore, "read", slow)
+    async with site(tmp_path) as served:
+        async with served.client.get(f"{served.url}/log") as response:
+            assert response.status == 503
+            assert "The history did not answer within 5 s." in Found(await response.text()).text
+        await served.page("/grid")
+        await served.page("/")
+
+
 async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> None:
     bus = FakeBus()
     Site(
@@ -319,16 +393,6 @@ async def test_more_questions_than_can_wait_are_refused_and_the_rest_is_answered
     statuses = {task.result()[0] for task in asked}
     assert statuses <= {200, 503}
     assert 200 in statuses
-
-
-async def test_the_history_is_a_page_and_a_wrong_month_is_told(tmp_path: Path) -> None:
-    async with site(tmp_path) as served:
-        served.bus.publish(*run_message(FINAL), qos=1, retain=True)
-        await asyncio.sleep(PERIOD_S + 1)
-        assert "resnet50" in (await served.page("/history")).text
-        status, problem = await served.get("/history?month=2026-13")
-        assert status == 400
-        assert "2026-13" in problem["detail"]
 
 
 async def test_events_follow_the_bus_until_the_process_stops(tmp_path: Path) -> None:

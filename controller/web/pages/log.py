@@ -1,0 +1,181 @@
+"""The log: every decision about a power limit, newest first; two limits that alternate are one line."""
+
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+from controller.web.charts.document import render_cells
+from controller.web.charts.markup import NOTHING, Markup, element, escaped, joined
+from controller.web.pages.layout import moment_text, render_card, render_page, render_time
+from controller.web.pages.words import decision_text, limit_text, typeset
+from publishers.messages.reasons import short_reason
+from publishers.messages.reports import LimitChange
+from publishers.training.reporting.amounts import power_text
+
+N_DECISIONS: Final = 100
+"""On a page."""
+TOGETHER_S: Final = 5.0
+"""GPUs get a limit within this time of each other: one decision [s]."""
+FOLDED_S: Final = 7_200.0
+"""So long two limits may alternate in one line [s]."""
+_PLANNED: Final = ("_signal", "_static")
+"""So the reasons of plans end that may share a time between two limits."""
+N_FOLDED: Final = 4
+"""Fewer decisions are shown each by itself."""
+
+
+class Line(NamedTuple):
+    """What one line of the log tells: one decision for some GPUs, or two limits that alternate; newest first.
+
+    Attributes:
+        changes: all of them.
+        n_decisions: how many: a decision is a change for each of its GPUs.
+    """
+
+    changes: Sequence[LimitChange]
+    n_decisions: int = 1
+
+    @property
+    def newest(self) -> LimitChange:
+        """Return the newest change."""
+        return self.changes[0]
+
+    @property
+    def gpus(self) -> list[str]:
+        """Return the GPUs that it is about, by their numbers where these are known."""
+        indices = {(change.gpu_index is None, change.gpu_index or 0, change.gpu_uuid or "") for change in self.changes}
+        return [uuid if is_unknown else str(index) for is_unknown, index, uuid in sorted(indices)]
+
+
+def log_lines(changes: Sequence[LimitChange]) -> list[Line]:
+    """Return the lines of some changes of limits, both newest first; each change is in exactly one of them."""
+    by_owner: dict[tuple[object, ...], list[Line]] = {}
+    for line in _together(changes):
+        owner = (line.newest.node, line.newest.job, *line.gpus)
+        by_owner.setdefault(owner, []).append(line)
+    lines = [line for of_owner in by_owner.values() for line in _folded(of_owner)]
+    return sorted(lines, key=lambda line: -line.newest.time_s)
+
+
+def _together(changes: Sequence[LimitChange]) -> Iterator[Line]:
+    """Yield the decisions: the changes that several GPUs of a job got at the same time for the same reason."""
+    groups: list[list[LimitChange]] = []
+    open_groups: dict[tuple[object, ...], list[LimitChange]] = {}
+    for change in changes:
+        what = (change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w)
+        group = open_groups.get(what)
+        is_same = (
+            group is not None
+            and group[0].time_s - change.time_s <= TOGETHER_S
+            and all(it.gpu_uuid != change.gpu_uuid for it in group)
+        )
+        if group is not None and is_same:
+            group.append(change)
+        else:
+            open_groups[what] = [change]
+            groups.append(open_groups[what])
+    return map(Line, groups)
+
+
+def _folded(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield the decisions about the same GPUs, those between two limits as one."""
+    begin = 0
+    while begin < len(lines):
+        end = begin + 1
+        while end < len(lines) and _goes_on(lines[begin], lines[max(begin, end - 2) : end], lines[end]):
+            end += 1
+        if end - begin < N_FOLDED:
+            yield lines[begin]
+            begin += 1
+        else:
+            yield Line([change for line in lines[begin:end] for change in line.changes], end - begin)
+            begin = end
+
+
+def _goes_on(first: Line, newer: Sequence[Line], older: Line) -> bool:
+    """Return whether an older decision alternates with the one or two newer ones, for the reason of the first."""
+    last, change = newer[-1].newest, older.newest
+    limits_w = [*(line.newest.power_limit_w for line in newer), change.power_limit_w]
+    return (
+        None not in limits_w
+        and change.reason == first.newest.reason
+        and first.newest.time_s - change.time_s <= FOLDED_S
+        and last.previous_power_limit_w == change.power_limit_w
+        and limits_w[-1] != limits_w[-2]
+        and limits_w[-1] == (limits_w[0] if len(newer) > 1 else limits_w[-1])
+    )
+
+
+class Asked(NamedTuple):
+    """Which decisions: of a node, of a job, before a time [Unix s]; None is any."""
+
+    node: str | None = None
+    job: str | None = None
+    before_s: float | None = None
+
+    def path(self, **changes: str | float | None) -> str:
+        """Return where a page of the log is, this one but for what is changed."""
+        asked = self._replace(**changes)  # type: ignore[arg-type]
+        given = {"node": asked.node, "job": asked.job, "before": asked.before_s and repr(asked.before_s)}
+        query = urlencode({name: value for name, value in given.items() if value is not None})
+        return f"/log?{query}" if query else "/log"
+
+
+def render_log(changes: Sequence[LimitChange], asked: Asked, *, now_s: float, zone: tzinfo) -> str:
+    """Return a page of the log, HTML; `changes` are at least `N_DECISIONS` unless there are no older ones."""
+    lines = log_lines(changes)
+    content = [render_lines(lines, asked, now_s=now_s, zone=zone)] if lines else [_nothing()]
+    links = []
+    if asked.before_s is not None:
+        links.append(element("a", escaped("newest"), href=asked.path(before_s=None)))
+    if len(changes) >= N_DECISIONS:
+        links.append(element("a", escaped("older"), href=asked.path(before_s=changes[-1].time_s), rel="next"))
+    if links:
+        content.append(element("p", joined(links, " · ")))
+    of = " and ".join(f"{what} {name}" for what, name in (("node", asked.node), ("job", asked.job)) if name)
+    link = ("/log", "all decisions") if of else None
+    card = render_card(f"Decisions of {of}" if of else "Decisions", *content, note="newest first", link=link)
+    return render_page("Log", current="/log", parts=[card], now_s=now_s, zone=zone)
+
+
+def _nothing() -> Markup:
+    return element("p", escaped("There are none."), class_="second")
+
+
+def render_lines(lines: Sequence[Line], asked: Asked, *, now_s: float, zone: tzinfo) -> Markup:
+    """Return lines as a table; names lead to the log of a job or a node."""
+    headings = ("time", "job", "GPU", "limit", "why", "numbers used")
+    rows = [tuple(_cells(line, asked, now_s, zone)) for line in lines]
+    return render_cells(headings, rows, are_names=(True, True, True, False, True, True))
+
+
+def _cells(line: Line, asked: Asked, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    change = line.newest
+    yield render_time(change.time_s, now_s, zone)
+    yield _link(asked.path(job=change.job, before_s=None), change.job) if change.job else escaped("no run")
+    node = _link(asked.path(node=change.node, before_s=None), change.node or "")
+    yield element("span", node, escaped(f" {'+'.join(line.gpus)}"))
+    if line.n_decisions == 1:
+        yield escaped(limit_text(change))
+        yield escaped(decision_text(change))
+    else:
+        yield escaped(_both_limits(change))
+        yield escaped(_folded_text(line, now_s, zone))
+    yield element("details", element("summary", escaped("show")), escaped(change.detail)) if change.detail else NOTHING
+
+
+def _link(path: str, name: str) -> Markup:
+    return element("a", element("bdi", escaped(name)), href=path)
+
+
+def _both_limits(change: LimitChange) -> str:
+    lower_w, upper_w = sorted((change.power_limit_w or 0.0, change.previous_power_limit_w or 0.0))
+    return typeset(f"{power_text(lower_w).removesuffix(' W')} ⇄ {power_text(upper_w)}")
+
+
+def _folded_text(line: Line, now_s: float, zone: tzinfo) -> str:
+    begin, end = (moment_text(line.changes[place].time_s, now_s, zone) for place in (-1, 0))
+    reason = line.newest.reason
+    why = "two limits mixed to keep the pace" if reason.endswith(_PLANNED) else short_reason(reason)
+    return f"{why} · {line.n_decisions} changes, {begin}\u2013{end}"
