@@ -19,7 +19,15 @@ from controller.web.intake import SiteIntake
 from controller.web.live.saved_sums import SavedSums
 from controller.web.live.site_state import SiteState
 from controller.web.pages.overview import Overview
-from controller.web.routes import Gauges, overview_routes, site_routes, to_problem
+from controller.web.routes import (
+    MAX_CONNECTIONS,
+    Gauges,
+    live_routes,
+    live_stream,
+    overview_routes,
+    site_routes,
+    to_problem,
+)
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
 from policies.vocabulary.units import DAY_S
@@ -93,6 +101,7 @@ class Site:
         self._intake.subscribe(bus)
         self._sums = SavedSums(store)
         self._clock = clock
+        self._stream = live_stream(self._state, clock=clock)
         quotas = bus.quotas
         gauges = Gauges(
             connected=lambda: bus.connected,
@@ -108,12 +117,14 @@ class Site:
         self._server = HttpServer(
             [
                 *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+                *live_routes(self._stream, state=self._state, clock=clock),
                 *overview_routes(self._overview, state=self._state, clock=clock),
             ],
             host=config.web.host,
             port=config.web.port,
             title="the site's page and history",
             to_problem=to_problem,
+            max_connections=MAX_CONNECTIONS,
             section="web",
         )
 
@@ -125,6 +136,7 @@ class Site:
                 working = [
                     tasks.create_task(self._recorder.run(), name="recorder"),
                     tasks.create_task(self._refresh(), name="sums"),
+                    tasks.create_task(self._stream.run(), name="event stream"),
                 ]
                 started(url)
                 await stop.wait()

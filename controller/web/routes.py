@@ -13,16 +13,20 @@ from prometheus_client.registry import Collector
 from controller.history.energy_history.query import AskedName, ReportQuery, make_report, period_of
 from controller.runtime.clock import Clock
 from controller.runtime.machine_zone import MachineZone
+from controller.web.live.event_stream import MAX_STREAMS, EventStream
 from controller.web.live.site_state import SiteState
-from controller.web.pages.gpus import render_gpus
+from controller.web.pages.gpus import live_values, render_gpus
 from controller.web.pages.overview import Overview, render_overview
 from controller.web.serving import page_response, static_routes
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
+from publishers.shared.http.connections import affordable
 from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.requests import read_query
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
+MAX_CONNECTIONS: Final = 4_096
+"""Of which one address may have half, and event streams a quarter."""
 RENDERED_S: Final = 1.0
 """The overview of so long ago is shown again [s]: however many look at it, it costs little."""
 REPORT_TIMEOUT_S: Final = 10.0
@@ -93,6 +97,29 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose GPUs are asked for; None: those of all nodes."""
 
     node: AskedName | None = None
+
+
+def live_stream(state: SiteState, *, clock: Clock) -> EventStream:
+    """Return the stream of what pages show, for a quarter of the connections that there may be."""
+    zone = MachineZone()
+    max_streams = min(MAX_STREAMS, affordable(MAX_CONNECTIONS) // 4)
+    return EventStream(
+        lambda now_s: live_values(state, now_s, zone), lambda: state.version, clock=clock, max_streams=max_streams
+    )
+
+
+def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[Route]:
+    """Return the routes of what pages show: as it changes, and once."""
+    zone = MachineZone()
+
+    async def now(_request: web.Request, _client: str) -> web.Response:
+        return json_response(live_values(state, clock.now_s(), zone))
+
+    limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
+    return [
+        Route(name="events", path="/v1/events", handle=stream.handle),
+        Route(name="state", path="/v1/state", handle=now, limit=limit),
+    ]
 
 
 def overview_routes(overview: Callable[[], Overview], *, state: SiteState, clock: Clock) -> list[Route]:

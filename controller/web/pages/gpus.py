@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from controller.web.charts.document import render_cells
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.web.live.element_ids import GpuPart, gpu_element_id
+from controller.web.live.event_stream import LiveValues
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
     State,
@@ -141,7 +143,9 @@ def _tile(view: GpuView) -> Markup:
     line = element(
         "div",
         element("b", render_state(view.mark, view.name)),
-        element("span", element("b", escaped(drawn)), element("span", escaped(f" {limit}"), class_="second")),
+        element(
+            "span", _live(view, "drawn", drawn, name="b"), escaped(" "), _live(view, "limit", limit, class_="second")
+        ),
         class_="line",
     )
     below = view.why if view.mark in {"error", "warning"} else view.job or "idle"
@@ -156,13 +160,44 @@ def _tile(view: GpuView) -> Markup:
 
 def render_gauge(view: GpuView) -> Markup:
     """Return the bar of a GPU: filled as far as it draws, a mark at its limit; the whole is its prior limit."""
-    whole_w = view.prior_w or view.limit_w or view.power_w or 1.0
+    drawn_ratio, mark_ratio = _shares(view)
     said = {"draws": view.power_w, "limit": view.limit_w, "prior limit": view.prior_w}
     return render_bar(
         ", ".join(f"{what} {_watts(power_w)} W" for what, power_w in said.items()),
-        drawn_ratio=(view.power_w or 0.0) / whole_w,
-        mark_ratio=None if view.limit_w is None else view.limit_w / whole_w,
+        drawn_ratio=drawn_ratio,
+        mark_ratio=mark_ratio,
+        id_=gpu_element_id(view.key, "bar"),
     )
+
+
+def live_values(state: SiteState, now_s: float, zone: tzinfo) -> LiveValues:
+    """Return what the pages show of all GPUs now, by the ids of their elements."""
+    texts: dict[str, str] = {}
+    bars: dict[str, tuple[float, float | None]] = {}
+    for view in gpu_views(state, now_s, zone):
+        drawn, limit = view.numbers
+        power, power_limit = _power(view.power_w), _power(view.limit_w)
+        shown: dict[GpuPart, str] = {
+            "drawn": drawn,
+            "limit": limit,
+            "power": power,
+            "power-limit": power_limit,
+            "why": view.why,
+        }
+        texts |= {gpu_element_id(view.key, part): text for part, text in shown.items()}
+        bars[gpu_element_id(view.key, "bar")] = _shares(view)
+    return LiveValues(time_s=now_s, texts=texts, bars=bars)
+
+
+def _live(view: GpuView, part: GpuPart, text: str, *, name: str = "span", class_: str | None = None) -> Markup:
+    """Return an element whose text follows the event stream."""
+    return element(name, escaped(text), class_=class_, id=gpu_element_id(view.key, part))
+
+
+def _shares(view: GpuView) -> tuple[float, float | None]:
+    """Return draw and limit as shares of the bar's width, which is the prior limit where that is known."""
+    whole_w = view.prior_w or view.limit_w or view.power_w or 1.0
+    return (view.power_w or 0.0) / whole_w, None if view.limit_w is None else view.limit_w / whole_w
 
 
 def _watts(power_w: float | None) -> str:
@@ -225,12 +260,12 @@ def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     yield element("b", render_state(view.mark, view.name.removeprefix(f"{view.key.node} ")))
     yield escaped(view.model)
     yield element("bdi", escaped(view.job or "")) if view.job else escaped("")
-    yield element("span", escaped(_power(view.power_w)), render_gauge(view))
-    yield escaped(_power(view.limit_w))
+    yield element("span", _live(view, "power", _power(view.power_w)), render_gauge(view))
+    yield _live(view, "power-limit", _power(view.limit_w))
     yield escaped(_power(view.prior_w))
     yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))
     yield escaped("" if busy_ratio is None else typeset(f"{100 * busy_ratio:.0f} %"))
-    yield escaped(view.why)
+    yield _live(view, "why", view.why)
     limit = view.state.limit
     yield render_time(limit.time_s, now_s, zone) if limit is not None else escaped("")
 

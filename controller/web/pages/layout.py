@@ -41,6 +41,7 @@ def render_page(
         element("title", escaped(f"{title} \u2013 gridchase")),
         element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
         element("link", rel="stylesheet", href="/static/page.css"),
+        element("script", src="/static/theme.js"),
         element("script", src="/static/page.js", defer=""),
     )
     heading = element("h1", escaped(title), class_=None if shows_title else "unseen")

@@ -319,3 +319,16 @@ async def test_more_questions_than_can_wait_are_refused_and_the_rest_is_answered
     statuses = {task.result()[0] for task in asked}
     assert statuses <= {200, 503}
     assert 200 in statuses
+
+
+async def test_what_is_published_is_on_an_open_stream_and_in_the_state_of_now(tmp_path: Path) -> None:
+    async with site(tmp_path) as served, served.client.get(f"{served.url}/v1/events") as stream:
+        await stream.content.readuntil(b"\n\n")
+        await stream.content.readuntil(b"\n\n")  # nothing is known yet
+        served.bus.publish(*gpu_message(MIDNIGHT_S, 5e5), retain=True)
+        event = (await stream.content.readuntil(b"\n\n")).decode()
+        status, now = await served.get("/v1/state")
+        assert status == 200
+        sent = msgspec.json.decode(event.partition("data: ")[2])
+        assert (sent["texts"], sent["bars"]) == (now["texts"], now["bars"])
+        assert sent["texts"]
