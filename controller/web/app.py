@@ -10,21 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from controller.errors import ConfigError
 from controller.history.energy_history.recorder import HistoryRecorder
 from controller.ports import Bus
 from controller.runtime.clock import Clock, SystemClock, next_tick_s
-from controller.runtime.machine_zone import MachineZone
 from controller.web.config import WebConfig
 from controller.web.intake import SiteIntake
-from controller.web.live.event_stream import EventStream
 from controller.web.live.saved_sums import SavedSums
 from controller.web.live.site_state import SiteState
-from controller.web.pages.overview import Overview, live_overview
+from controller.web.pages.overview import Overview
 from controller.web.pages.routes import page_routes
-from controller.web.routes import MAX_CONNECTIONS, Gauges, overview_routes, site_routes, to_problem
+from controller.web.routes import (
+    MAX_CONNECTIONS,
+    Gauges,
+    live_routes,
+    live_stream,
+    overview_routes,
+    site_routes,
+    to_problem,
+)
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
 from policies.database.errors import DatabaseUrlError
 from policies.vocabulary.units import DAY_S
@@ -98,8 +102,7 @@ class Site:
         self._intake.subscribe(bus)
         self._sums = SavedSums(store)
         self._clock = clock
-        self._zone = MachineZone()
-        self._stream = EventStream(self._live, version=lambda: self._state.version, clock=clock)
+        self._stream = live_stream(self._state, clock=clock)
         quotas = bus.quotas
         gauges = Gauges(
             connected=lambda: bus.connected,
@@ -114,7 +117,8 @@ class Site:
         )
         self._server = HttpServer(
             [
-                *site_routes(store, stream=self._stream, clock=clock, troubles=self.troubles, gauges=gauges),
+                *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+                *live_routes(self._stream, state=self._state, clock=clock),
                 *overview_routes(self._overview, state=self._state, clock=clock),
                 *page_routes(self._state, store, clock=clock),
             ],
@@ -134,7 +138,7 @@ class Site:
                 working = [
                     tasks.create_task(self._recorder.run(), name="recorder"),
                     tasks.create_task(self._refresh(), name="sums"),
-                    tasks.create_task(self._stream.run(), name="events"),
+                    tasks.create_task(self._stream.run(), name="event stream"),
                 ]
                 started(url)
                 await stop.wait()
@@ -152,9 +156,6 @@ class Site:
             self._state.forget(now_s)
             await self._sums.refresh(now_s)
             tick_s = next_tick_s(tick_s, period_s=REFRESH_S, now_s=self._clock.now_s())
-
-    def _live(self) -> bytes:
-        return msgspec.json.encode(live_overview(self._state, now_s=self._clock.now_s(), zone=self._zone))
 
     def _overview(self) -> Overview:
         sums = self._sums.at(self._clock.now_s())

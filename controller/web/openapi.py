@@ -10,6 +10,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from controller.history.energy_history.query import Report, ReportQuery
+from controller.web.live.event_stream import LiveValues
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\
@@ -46,6 +47,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         path="/v1/events",
         content_type="text/event-stream",
     ),
+    "state": Operation(summary="What the pages show now", path="/v1/state", answer=LiveValues),
     "report": Operation(
         summary="What was used and saved, by job, user, day, run, GPU or node",
         path="/v1/report",

@@ -13,25 +13,23 @@ from prometheus_client.registry import Collector
 from controller.history.energy_history.query import AskedName, ReportQuery, make_report, period_of
 from controller.runtime.clock import Clock
 from controller.runtime.machine_zone import MachineZone
-from controller.web.live.event_stream import EventStream
+from controller.web.live.event_stream import MAX_STREAMS, EventStream
 from controller.web.live.site_state import SiteState
 from controller.web.pages.gpus import render_gpus
-from controller.web.pages.overview import Overview, render_overview
+from controller.web.pages.overview import Overview, live_overview, render_overview
 from controller.web.serving import page_response, static_routes
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
 from publishers.shared.http.connections import affordable
 from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.requests import read_query
-from publishers.shared.http.server import ConcurrencyLimit, Route, Stream, json_response
+from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
+MAX_CONNECTIONS: Final = 4_096
+"""Of which one address may have half, and event streams a quarter."""
 RENDERED_S: Final = 1.0
 """The overview of so long ago is shown again [s]: however many look at it, it costs little."""
 REPORT_TIMEOUT_S: Final = 10.0
-MAX_CONNECTIONS: Final = 4_096
-"""Where there are enough file descriptors."""
-CONNECTIONS_PER_STREAM: Final = 4
-"""One address may have half of all connections; where a proxy has them, streams leave half of these for pages."""
 N_WAITING: Final = 16
 """Reports are made one after the other, in tenths of a second; so many may wait, and more are refused."""
 
@@ -57,14 +55,11 @@ class Gauges(Collector):
         yield dropped
 
 
-def site_routes(
-    store: SiteStore, *, stream: EventStream, clock: Clock, troubles: Callable[[], list[str]], gauges: Collector
-) -> list[Route]:
+def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[str]], gauges: Collector) -> list[Route]:
     """Return the routes of programs.
 
     Args:
         store: the history.
-        stream: of what changes.
         clock: the time.
         troubles: returns what keeps the process from its work, a sentence each.
         gauges: the metrics.
@@ -90,13 +85,8 @@ def site_routes(
             lambda connection: json_response(make_report(connection, query, period, now_s)), timeout_s=REPORT_TIMEOUT_S
         )
 
-    async def events(_request: web.Request, _client: str) -> Stream:
-        return Stream(stream.pieces(), content_type="text/event-stream", has_end=False)
-
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
-    streams = ConcurrencyLimit(n_at_once=affordable(MAX_CONNECTIONS) // CONNECTIONS_PER_STREAM, n_waiting=0)
     return [
-        Route(name="events", path="/v1/events", handle=events, limit=streams),
         Route(name="health", path="/healthz", handle=health),
         Route(name="metrics", path="/metrics", handle=metrics),
         Route(name="report", path="/v1/report", handle=report, limit=limit),
@@ -107,6 +97,29 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose GPUs are asked for; None: those of all nodes."""
 
     node: AskedName | None = None
+
+
+def live_stream(state: SiteState, *, clock: Clock) -> EventStream:
+    """Return the stream of what pages show, for a quarter of the connections that there may be."""
+    zone = MachineZone()
+    max_streams = min(MAX_STREAMS, affordable(MAX_CONNECTIONS) // 4)
+    return EventStream(
+        lambda now_s: live_overview(state, now_s, zone), lambda: state.version, clock=clock, max_streams=max_streams
+    )
+
+
+def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[Route]:
+    """Return the routes of what pages show: as it changes, and once."""
+    zone = MachineZone()
+
+    async def now(_request: web.Request, _client: str) -> web.Response:
+        return json_response(live_overview(state, clock.now_s(), zone))
+
+    limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
+    return [
+        Route(name="events", path="/v1/events", handle=stream.handle),
+        Route(name="state", path="/v1/state", handle=now, limit=limit),
+    ]
 
 
 def overview_routes(overview: Callable[[], Overview], *, state: SiteState, clock: Clock) -> list[Route]:

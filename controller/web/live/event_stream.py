@@ -1,94 +1,152 @@
-"""Server-sent events: what has changed, once a second at most, encoded once for all who look.
-
-https://html.spec.whatwg.org/multipage/server-sent-events.html
-"""
+"""Server-sent events: the newest values of a page, encoded once for all who watch, and never a backlog for anybody."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.runtime.clock import Clock, next_tick_s
+import msgspec
+from aiohttp import web
 
+from controller.runtime.clock import Clock, next_tick_s
+from publishers.shared.http.problems import unavailable
+from publishers.shared.http.server import Stream
+
+MAX_STREAMS: Final = 1_000
 PERIOD_S: Final = 1.0
+"""Between two events [s]."""
 HEARTBEAT_S: Final = 15.0
-"""A page that hears nothing for longer knows that the connection is gone [s]."""
+"""Between a stream's last bytes and a heartbeat that shows that it is alive [s]."""
 RETRY_MS: Final = 3_000
-"""After which a browser connects again [ms]."""
-_HEARTBEAT: Final = b"event: heartbeat\ndata: {}\n\n"
+"""After which a browser asks again for a stream that was cut."""
+STALL_TIMEOUT_S: Final = 30.0
+"""A viewer that takes nothing for so long is dropped [s]."""
+_HEARTBEAT: Final = b"event: alive\ndata: {}\n\n"
+"""No comment: browsers keep those from scripts, which say when nothing was heard."""
+
+
+class LiveValues(msgspec.Struct, frozen=True, kw_only=True):
+    """What pages show now.
+
+    Attributes:
+        time_s: when [Unix s].
+        texts: by id of the element.
+        bars: how far a bar is filled, and where its mark is, in shares of its width, by id of the element.
+        shape: is another one where more has changed than these: then a page is read again.
+    """
+
+    time_s: float
+    texts: dict[str, str]
+    bars: dict[str, tuple[float, float | None]]
+    shape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    id: str
+    version: int
+    made_s: float
+    values: LiveValues
+    body: bytes
 
 
 class EventStream:
-    """Sends the newest values to whoever listens; one who takes them slowly misses some, and costs the others nothing.
+    """Sends values to all viewers: whoever is slow skips to the newest.
 
     Args:
-        newest: returns what is sent, in JSON without line breaks.
-        version: returns a number that is another one when `newest` may be.
+        values: returns what pages show at a time [Unix s].
+        version: returns a number that grows when that may have changed.
         clock: the time.
-
-    Attributes:
-        n_listeners: how many there are.
+        max_streams: how many there may be at once.
     """
 
-    def __init__(self, newest: Callable[[], bytes], *, version: Callable[[], int], clock: Clock) -> None:
-        self.n_listeners = 0
-        self._newest = newest
+    def __init__(
+        self,
+        values: Callable[[float], LiveValues],
+        version: Callable[[], int],
+        *,
+        clock: Clock,
+        max_streams: int = MAX_STREAMS,
+    ) -> None:
+        self._values = values
         self._version = version
         self._clock = clock
-        self._seen_version = -1
-        self._values = b""  # as they are sent
-        self._made_s = -HEARTBEAT_S
-        self._n_values = 0
-        self._n_beats = 0
-        self._next = asyncio.Event()
-        self._has_ended = False
+        self._max_streams = max_streams
+        self._n_streams = 0
+        self._n_events = 0
+        self._started_s = clock.now_s()
+        self._newest: _Event | None = None
+        self._wake = asyncio.Event()  # replaced with each piece of news, so that nobody clears another's
+
+    def __len__(self) -> int:
+        """Return how many streams there are."""
+        return self._n_streams
+
+    async def handle(self, request: web.Request, _client: str) -> Stream:
+        """Return a stream of events.
+
+        Raises:
+            ProblemError: there are as many as there may be.
+        """
+        if self._n_streams >= self._max_streams:
+            raise unavailable("too_many_streams", f"{self._n_streams} streams are open: ask again", retry_after_s=30)
+        return Stream(
+            self.pieces(request.headers.get("Last-Event-ID", "")),
+            content_type="text/event-stream",
+            is_endless=True,
+            stall_timeout_s=STALL_TIMEOUT_S,
+        )
 
     async def run(self) -> None:
-        """Send what changes, until it is cancelled; then all streams end."""
-        tick_s = self._clock.now_s()
+        """Make an event each second in which anything changed, and a heartbeat where nothing did for long."""
+        tick_s = said_s = self._clock.now_s()
+        while True:
+            await self._clock.sleep_until(tick_s)
+            now_s = self._clock.now_s()
+            # With time alone values change, too: what fell silent is not known any more.
+            is_quiet = not 0 <= now_s - said_s < HEARTBEAT_S
+            n_events = self._n_events
+            if self._n_streams and (is_quiet or self._is_outdated()):
+                self._make(now_s)
+            if is_quiet or self._n_events > n_events:
+                said_s = now_s
+                self._wake.set()
+                self._wake = asyncio.Event()
+            tick_s = next_tick_s(tick_s, period_s=PERIOD_S, now_s=self._clock.now_s())
+
+    def _is_outdated(self) -> bool:
+        return self._newest is None or self._newest.version != self._version()
+
+    def _make(self, now_s: float) -> _Event:
+        """Return the newest event: a new one where anything looks otherwise than before."""
+        version, values, newest = self._version(), self._values(now_s), self._newest
+        if newest is not None and msgspec.structs.replace(values, time_s=newest.values.time_s) == newest.values:
+            self._newest = replace(newest, version=version, made_s=now_s)
+            return self._newest
+        body = msgspec.json.encode(values)
+        self._n_events += 1
+        id_ = f"{self._started_s:.0f}-{self._n_events}"  # another after a restart
+        event = _Event(id_, version, now_s, values, b"id: %s\nevent: values\ndata: %s\n\n" % (id_.encode(), body))
+        self._newest = event
+        return event
+
+    async def pieces(self, last_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield what is sent to one viewer, whose last event was `last_id`; "" where it is new."""
+        self._n_streams += 1
         try:
+            yield b"retry: %d\n\n" % RETRY_MS
+            newest, now_s = self._newest, self._clock.now_s()
+            if newest is None or not 0 <= now_s - newest.made_s < PERIOD_S:  # nobody else may have watched
+                newest = self._make(now_s)
             while True:
-                tick_s = next_tick_s(tick_s, period_s=PERIOD_S, now_s=self._clock.now_s())
-                await self._clock.sleep_until(tick_s)
-                self._tick(self._clock.now_s())
-        finally:
-            self._has_ended = True
-            self._next.set()
-
-    def _tick(self, now_s: float) -> None:
-        if not self.n_listeners:
-            return
-        is_heartbeat_due = not 0 <= now_s - self._made_s < HEARTBEAT_S  # what falls silent changes no version
-        if self._version() == self._seen_version and not is_heartbeat_due:
-            return
-        n_before = self._n_values
-        self._make(now_s)
-        if self._n_values != n_before or is_heartbeat_due:
-            self._n_beats += 1
-            self._next.set()
-            self._next = asyncio.Event()
-
-    def _make(self, now_s: float) -> None:
-        self._seen_version, self._made_s = self._version(), now_s
-        values = b"event: values\ndata: " + self._newest() + b"\n\n"
-        self._n_values += values != self._values
-        self._values = values
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield what is sent to one who listens, from what holds now on."""
-        self.n_listeners += 1
-        try:
-            if self.n_listeners == 1 or not self._values:
-                self._make(self._clock.now_s())
-            seen = self._n_values, self._n_beats
-            yield f"retry: {RETRY_MS}\n\n".encode() + self._values
-            while not self._has_ended:
-                if self._n_beats == seen[1]:
-                    await self._next.wait()
-                elif self._n_values == seen[0]:
-                    seen = self._n_values, self._n_beats
-                    yield _HEARTBEAT
+                wake = self._wake
+                if newest is not None and newest.id != last_id:
+                    last_id = newest.id
+                    yield newest.body
                 else:
-                    seen = self._n_values, self._n_beats
-                    yield self._values
+                    yield _HEARTBEAT
+                if wake is self._wake:
+                    await wake.wait()
+                newest = self._newest
         finally:
-            self.n_listeners -= 1
+            self._n_streams -= 1

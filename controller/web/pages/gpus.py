@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 from controller.web.charts.document import render_cells
 from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT, GpuPart, gpu_element_id
+from controller.web.live.event_stream import LiveValues
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
-    Bar,
     State,
     moment_text,
     render_bar,
@@ -139,56 +140,72 @@ def render_tiles(views: Iterable[GpuView]) -> Markup:
 
 def _tile(view: GpuView) -> Markup:
     drawn, limit = view.numbers
-    said = (
-        element("b", escaped(drawn), id=element_id("drawn", view.key)),
-        escaped(" "),
-        element("span", escaped(limit), class_="second", id=element_id("limit", view.key)),
+    line = element(
+        "div",
+        element("b", render_state(view.mark, view.name)),
+        element(
+            "span", _live(view, "drawn", drawn, name="b"), escaped(" "), _live(view, "limit", limit, class_="second")
+        ),
+        class_="line",
     )
-    line = element("div", element("b", render_state(view.mark, view.name)), element("span", *said), class_="line")
     below = view.why if view.mark in {"error", "warning"} else view.job or "idle"
     return element(
         "li",
         line,
-        _render_gauge(view),
+        render_gauge(view),
         element("div", element("bdi", escaped(below)), class_="job second"),
         class_="gpu",
     )
 
 
-def _gauge(view: GpuView) -> Bar:
+def render_gauge(view: GpuView) -> Markup:
     """Return the bar of a GPU: filled as far as it draws, a mark at its limit; the whole is its prior limit."""
-    whole_w = view.prior_w or view.limit_w or view.power_w or 1.0
+    drawn_ratio, mark_ratio = _shares(view)
     said = {"draws": view.power_w, "limit": view.limit_w, "prior limit": view.prior_w}
-    return Bar(
+    return render_bar(
         ", ".join(f"{what} {_watts(power_w)} W" for what, power_w in said.items()),
-        drawn_ratio=(view.power_w or 0.0) / whole_w,
-        mark_ratio=None if view.limit_w is None else view.limit_w / whole_w,
+        drawn_ratio=drawn_ratio,
+        mark_ratio=mark_ratio,
+        id_=gpu_element_id(view.key, "bar"),
     )
 
 
-def _render_gauge(view: GpuView) -> Markup:
-    return render_bar(_gauge(view), id_=element_id("gauge", view.key))
-
-
-def element_id(kind: str, key: GpuKey) -> str:
-    """Return the id of what shows a GPU's values: `drawn`, `limit`, `power` (drawn, in a table) or `gauge`."""
-    return f"{kind}/{key.node}/{key.gpu_uuid}"
-
-
-def live_values(views: Sequence[GpuView]) -> dict[str, str | list[str]]:
-    """Return what changes from second to second of the first GPUs, by the ids of the elements that show it.
-
-    Texts; of a gauge what is read aloud, and where it ends and its mark is.
-    """
-    values: dict[str, str | list[str]] = {}
+def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
+    """Return what pages show now of all GPUs together, and of the first ones, by the ids of elements."""
+    texts: dict[str, str] = {}
+    bars: dict[str, tuple[float, float | None]] = {}
+    answering = [view for view in views if view.power_w is not None]
+    if answering:
+        power_w = sum(view.power_w or 0.0 for view in answering)
+        texts[SITE_POWER], _, texts[SITE_POWER_UNIT] = typeset(power_text(power_w)).partition(NO_BREAK)
+        limits_w = sum(view.limit_w or 0.0 for view in answering)
+        priors_w = sum(view.prior_w or 0.0 for view in answering)
+        if all(view.limit_w is not None and view.prior_w for view in answering):
+            bars[SITE_BAR] = power_w / priors_w, limits_w / priors_w
     for view in views[:MAX_ROWS]:
         drawn, limit = view.numbers
-        gauge = _gauge(view)
-        values[element_id("drawn", view.key)] = drawn
-        values[element_id("limit", view.key)] = limit
-        values[element_id("power", view.key)] = _power(view.power_w)
-        values[element_id("gauge", view.key)] = [gauge.label, *gauge.places]
-    return values
+        power, power_limit = _power(view.power_w), _power(view.limit_w)
+        shown: dict[GpuPart, str] = {
+            "drawn": drawn,
+            "limit": limit,
+            "power": power,
+            "power-limit": power_limit,
+            "why": view.why,
+        }
+        texts |= {gpu_element_id(view.key, part): text for part, text in shown.items()}
+        bars[gpu_element_id(view.key, "bar")] = _shares(view)
+    return LiveValues(time_s=now_s, texts=texts, bars=bars)
+
+
+def _live(view: GpuView, part: GpuPart, text: str, *, name: str = "span", class_: str | None = None) -> Markup:
+    """Return an element whose text follows the event stream."""
+    return element(name, escaped(text), class_=class_, id=gpu_element_id(view.key, part))
+
+
+def _shares(view: GpuView) -> tuple[float, float | None]:
+    """Return draw and limit as shares of the bar's width, which is the prior limit where that is known."""
+    whole_w = view.prior_w or view.limit_w or view.power_w or 1.0
+    return (view.power_w or 0.0) / whole_w, None if view.limit_w is None else view.limit_w / whole_w
 
 
 def _watts(power_w: float | None) -> str:
@@ -251,13 +268,12 @@ def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     yield element("b", render_state(view.mark, view.name.removeprefix(f"{view.key.node} ")))
     yield escaped(view.model)
     yield element("bdi", escaped(view.job or "")) if view.job else escaped("")
-    power = element("span", escaped(_power(view.power_w)), id=element_id("power", view.key))
-    yield element("span", power, _render_gauge(view))
-    yield escaped(_power(view.limit_w))
+    yield element("span", _live(view, "power", _power(view.power_w)), render_gauge(view))
+    yield _live(view, "power-limit", _power(view.limit_w))
     yield escaped(_power(view.prior_w))
     yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))
     yield escaped("" if busy_ratio is None else typeset(f"{100 * busy_ratio:.0f} %"))
-    yield escaped(view.why)
+    yield _live(view, "why", view.why)
     limit = view.state.limit
     yield render_time(limit.time_s, now_s, zone) if limit is not None else escaped("")
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 
 PAGES: Final = {
     "/": "Overview",
@@ -41,9 +41,8 @@ def render_page(
         element("title", escaped(f"{title} \u2013 gridchase")),
         element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
         element("link", rel="stylesheet", href="/static/page.css"),
-        element(
-            "script", src="/static/page.js"
-        ),  # waits for it: the theme that is chosen is there from the first paint
+        element("script", src="/static/theme.js"),
+        element("script", src="/static/page.js", defer=""),
     )
     heading = element("h1", escaped(title), class_=None if shows_title else "unseen")
     body = element(
@@ -134,31 +133,25 @@ def moment_text(time_s: float, now_s: float, zone: tzinfo) -> str:
     return f"{moment.day}{NO_BREAK}{moment:%b}{year}{NO_BREAK}{clock}"
 
 
-class Bar(NamedTuple):
-    """A bar: how much is filled, perhaps with a mark; both are shares of its width, read aloud as `label`."""
+def render_bar(
+    label: str, *, drawn_ratio: float, mark_ratio: float | None = None, kind: str = "", id_: str | None = None
+) -> Markup:
+    """Return a bar: how much is filled, perhaps with a mark; both are shares of its width, read aloud as `label`.
 
-    label: str
-    drawn_ratio: float
-    mark_ratio: float | None = None
-
-    @property
-    def places(self) -> list[str]:
-        """Return where the filled part ends, and where the mark is, if there is one."""
-        ratios = (self.drawn_ratio,) if self.mark_ratio is None else (self.drawn_ratio, self.mark_ratio)
-        return [f"{100 * min(max(ratio, 0.0), 1.0):.1f}%" for ratio in ratios]
-
-
-def render_bar(bar: Bar, *, kind: str = "", id_: str | None = None) -> Markup:
-    """Return a bar. Its widths are attributes of an SVG, since the pages allow no inline style."""
-    filled, *marks = bar.places
-    mark = joined(element("line", x1=x, x2=x, y1="-15%", y2="115%", class_="mark") for x in marks)
+    Its widths are attributes of an SVG, since the pages allow no inline style.
+    """
+    drawn_ratio = min(max(drawn_ratio, 0.0), 1.0)
+    mark = NOTHING
+    if mark_ratio is not None:
+        x = f"{100 * min(max(mark_ratio, 0.0), 1.0):.1f}%"
+        mark = element("line", x1=x, x2=x, y1="-15%", y2="115%", class_="mark")
     return element(
         "svg",
         element("rect", width="100%", height="100%", class_="whole"),
-        element("rect", width=filled, height="100%", class_="filled"),
+        element("rect", width=f"{100 * drawn_ratio:.1f}%", height="100%", class_="filled"),
         mark,
         class_=f"gauge {kind}".rstrip(),
         role="img",
-        aria_label=bar.label,
+        aria_label=label,
         id=id_,
     )

@@ -11,11 +11,12 @@ from controller.history.energy_history.report import Entry
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
 from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
+from controller.web.live.event_stream import LiveValues
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState
 from controller.web.pages.gpus import MEASURING, SILENT_S, GpuView, gpu_views, live_values, render_tiles
 from controller.web.pages.layout import (
-    Bar,
     render_bar,
     render_card,
     render_page,
@@ -45,9 +46,6 @@ MAX_RUNS: Final = 20
 MAX_ALERTS: Final = 10
 TOGETHER_S: Final = 5.0
 """GPUs of a run get their limit within this time of each other: one decision [s]."""
-POWER_NUMBER: Final = "power-number"
-POWER_UNIT: Final = "power-unit"
-"""The elements that show what all GPUs draw."""
 _SAME_W: Final = 1.0
 
 
@@ -189,14 +187,9 @@ def _power_now(state: SiteState, views: Sequence[GpuView], running: dict[RunKey,
 def _power_of(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> Iterator[Markup]:
     """Yield what GPUs draw, what that would be at their prior limits, and both sums of limits where each is known."""
     power_w = sum(view.power_w or 0.0 for view in answering)
-    number, unit = _number_and_unit(power_w)
-    yield element(
-        "p",
-        element("span", escaped(number), id=POWER_NUMBER),
-        escaped(" "),
-        element("small", escaped(unit), id=POWER_UNIT),
-        class_="big c-power",
-    )
+    number, _, unit = typeset(power_text(power_w)).partition(NO_BREAK)
+    shown = element("span", escaped(number), id=SITE_POWER)
+    yield element("p", shown, escaped(" "), element("small", escaped(unit), id=SITE_POWER_UNIT), class_="big c-power")
     ends_w = full_power_w(answering, running)
     if ends_w is not None:
         between = range_text(*map(power_text, ends_w)).replace(" to ", " and ")
@@ -207,37 +200,18 @@ def _power_of(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> 
         limits, priors = (typeset(power_text(sum(powers_w))) for powers_w in (limits_w, priors_w))
         words = f"limits {limits} in all, prior limits {priors}"
         draws = f"draws {typeset(power_text(power_w))}, {words}"
-        yield render_bar(Bar(draws, power_w / sum(priors_w), sum(limits_w) / sum(priors_w)))
+        drawn_ratio, mark_ratio = (part_w / sum(priors_w) for part_w in (power_w, sum(limits_w)))
+        yield render_bar(draws, drawn_ratio=drawn_ratio, mark_ratio=mark_ratio, id_=SITE_BAR)
         yield element("p", escaped(words), class_="note")
 
 
-def _number_and_unit(power_w: float) -> tuple[str, str]:
-    number, _, unit = typeset(power_text(power_w)).partition(NO_BREAK)
-    return number, unit
-
-
-class LiveValues(msgspec.Struct, frozen=True):
-    """What pages show anew each second.
-
-    Attributes:
-        values: by the ids of elements: a text, or of a gauge what is read aloud, its end and its mark.
-        shape: is another one where more than values has changed: then a page has to be read again.
-    """
-
-    values: dict[str, str | list[str]]
-    shape: str
-
-
-def live_overview(state: SiteState, *, now_s: float, zone: tzinfo) -> LiveValues:
-    """Return what changes from second to second; of more than 256 GPUs only the sum."""
+def live_overview(state: SiteState, now_s: float, zone: tzinfo) -> LiveValues:
+    """Return what pages show now of GPUs; the shape is another one with each job, state, reason and plan."""
     views = gpu_views(state, now_s, zone)
-    answering = [view.power_w for view in views if view.power_w is not None]
-    values = live_values(views)
-    if answering:
-        values[POWER_NUMBER], values[POWER_UNIT] = _number_and_unit(sum(answering))
-    shown = [(view.key, view.mark, view.job, view.why, view.prior_w) for view in views]
+    values = live_values(views, now_s)
     plans = [(key, run.schedule.time_s if run.schedule else None) for key, run in running_runs(state, now_s).items()]
-    return LiveValues(values, f"{crc32(repr((shown, plans)).encode()):08x}")
+    shown = [(view.key, view.mark, view.job, view.why, view.prior_w) for view in views]
+    return msgspec.structs.replace(values, shape=f"{crc32(repr((shown, plans)).encode()):08x}")
 
 
 def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> tuple[float, float] | None:
@@ -434,5 +408,5 @@ def render_done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) ->
         return escaped(f"{duration_text(energy.duration_s)} so far, end not known")
     done_ratio = energy.duration_s / max(energy.duration_s + end_s - now_s, energy.duration_s, 1.0)
     percent = f"{100 * done_ratio:.0f}{NO_BREAK}%"
-    bar = render_bar(Bar(f"{percent} of its time", done_ratio), kind="thin")
+    bar = render_bar(f"{percent} of its time", drawn_ratio=done_ratio, kind="thin")
     return element("span", bar, escaped(f"{percent} · ends "), render_time(end_s, now_s, zone))

@@ -1,189 +1,189 @@
+// What a page does beyond being read: live values, what is below the pointer in a chart, the reader's theme. All of it can be missing.
 "use strict";
-// Live values, the theme, and what is below the pointer in a chart. Every page is whole without this.
-{
-  const SILENT_MS = 20_000;
-  const REFRESH_MS = 60_000;
-  const MIN_REFRESH_MS = 5_000;
 
-  // The theme: the browser's, light or dark. This script is loaded before anything is painted.
-  const root = document.documentElement;
-  const themes = ["auto", "light", "dark"];
-  const stored = {
-    get theme() {
-      try { return localStorage.getItem("theme"); } catch { return null; }
-    },
-    set theme(name) {
-      try { localStorage.setItem("theme", name); } catch { /* private windows keep nothing */ }
-    },
-  };
-  let theme = themes.includes(stored.theme) ? stored.theme : "auto";
-  const applyTheme = () => {
-    if (theme === "auto") delete root.dataset.theme;
-    else root.dataset.theme = theme;
-  };
-  applyTheme();
+const SILENT_MS = 20_000; // a server that lives says something every 15 s
+const REFRESH_MS = 60_000;
+const MIN_REFRESH_MS = 5_000;
+const main = document.getElementById("main");
+const heard = document.getElementById("heard");
 
-  const addThemeButton = (place) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    const name = () => { button.textContent = `Theme: ${theme}`; };
-    button.addEventListener("click", () => {
-      theme = themes[(themes.indexOf(theme) + 1) % themes.length];
-      stored.theme = theme;
-      applyTheme();
-      name();
-    });
-    name();
-    place.append(button);
-  };
-
-  // The readout of a chart: the row of its table that is nearest to the pointer, or that the arrow keys lead to.
-  const addReadout = (figure) => {
-    const rows = [...figure.querySelectorAll("tr[data-x]")];
-    const panels = figure.querySelector(".panels");
-    const plot = figure.querySelector(".plot");
-    if (!rows.length || !panels || !plot || figure.querySelector(".readout")) return;
-    const readout = document.createElement("p");
-    readout.className = "readout";
-    readout.setAttribute("aria-live", "polite");
-    const line = document.createElement("div");
-    line.className = "cross";
-    line.hidden = true;
-    panels.after(readout);
-    panels.append(line);
-    panels.tabIndex = 0;
-    let place = -1;
-    const show = (next) => {
-      place = Math.max(0, Math.min(rows.length - 1, next));
-      const [first, ...others] = rows[place].cells;
-      const said = others.filter((cell) => cell.textContent).map((cell) => `${cell.dataset.label} ${cell.textContent}`);
-      readout.textContent = [first.textContent, ...said].join(" · ");
-      const inside = panels.getBoundingClientRect();
-      const drawn = plot.getBoundingClientRect();
-      line.style.left = `${drawn.left - inside.left + Number(rows[place].dataset.x) * drawn.width}px`;
-      line.hidden = false;
-    };
-    panels.addEventListener("pointermove", (event) => {
-      const drawn = plot.getBoundingClientRect();
-      const x = (event.clientX - drawn.left) / drawn.width;
-      const distance = (row) => Math.abs(Number(row.dataset.x) - x);
-      show(rows.reduce((best, row, at) => (distance(row) < distance(rows[best]) ? at : best), 0));
-    });
-    panels.addEventListener("keydown", (event) => {
-      const page = Math.ceil(rows.length / 10);
-      const nexts = {
-        ArrowLeft: place - 1, ArrowRight: place + 1, PageUp: place - page, PageDown: place + page,
-        Home: 0, End: rows.length - 1,
-      };
-      if (!(event.key in nexts)) return;
-      event.preventDefault();
-      show(nexts[event.key]);
-    });
-  };
-
-  // Values: texts, and of a gauge what is read aloud, its end and its mark.
-  const apply = (id, value) => {
-    const found = document.getElementById(id);
-    if (!found) return;
-    if (!Array.isArray(value)) {
-      if (found.textContent !== value) found.textContent = value;
-      return;
-    }
-    const [label, end, mark] = value;
-    found.setAttribute("aria-label", label);
-    found.querySelector(".filled")?.setAttribute("width", end);
-    for (const side of ["x1", "x2"]) if (mark) found.querySelector(".mark")?.setAttribute(side, mark);
-  };
-
-  // More than values has changed: the page is read again, and what differs in it is replaced, but nothing that is in use.
-  let shape = "";
-  let readMs = Date.now();
-  let isReading = false;
-  const refresh = async () => {
-    if (isReading) return;
-    isReading = true;
-    readMs = Date.now();
+// The theme: theme.js has applied it before the page was drawn.
+function offerThemes() {
+  const place = document.getElementById("theme");
+  if (place === null) return;
+  const select = document.createElement("select");
+  select.setAttribute("aria-label", "Theme");
+  for (const theme of ["auto", "light", "dark"]) select.add(new Option(theme, theme));
+  select.value = document.documentElement.dataset.theme ?? "auto";
+  select.addEventListener("change", () => {
+    if (select.value === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = select.value;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (!answer.ok) return;
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
-      const main = document.getElementById("main");
-      if (!fresh || !main) return;
-      replaceChanged(main, fresh);
+      localStorage.setItem("theme", select.value);
     } catch {
-      // The stream tells what is wrong, and comes again.
-    } finally {
-      isReading = false;
+      // chosen for this page alone
     }
-  };
-  const sources = new WeakMap();  // of what is shown: as it came, before any script had changed it
-  const replaceChanged = (main, fresh) => {
-    const [olds, news] = [[...main.children], [...fresh.children]];
-    news.forEach((part, at) => {
-      const source = part.outerHTML;
-      const old = olds[at];
-      if (old && sources.get(old) === source) return;
-      if (old && (old.contains(document.activeElement) || old.querySelector("details[open]"))) return;
-      sources.set(part, source);
-      if (old) old.replaceWith(part);
-      else main.append(part);
-    });
-    olds.slice(news.length).forEach((old) => old.remove());
-    main.querySelectorAll("figure.chart").forEach(addReadout);
-  };
+  });
+  place.replaceChildren(select);
+}
 
-  // The stream is open only while somebody looks: browsers allow six connections to a host.
-  const listen = (heard) => {
-    let source = null;
-    let heardMs = 0;
-    const tell = () => {
-      const at = new Date(heardMs).toLocaleTimeString([], { hour12: false });
-      const isSilent = Date.now() - heardMs > SILENT_MS;
-      heard.textContent = isSilent ? `last heard ${at}` : `live · ${at}`;
-      heard.classList.toggle("silent", isSilent);
-    };
-    const take = (event) => {
-      heardMs = Date.now();
-      if (event.type === "values") {
-        const said = JSON.parse(event.data);
-        for (const [id, value] of Object.entries(said.values)) apply(id, value);
-        if (!shape) shape = said.shape;
-        else if (said.shape !== shape && heardMs - readMs > MIN_REFRESH_MS) {
-          shape = said.shape;
-          refresh();
-        }
-      }
-      tell();
-    };
-    const open = () => {
-      if (source || document.hidden) return;
-      source = new EventSource("/v1/events");
-      source.addEventListener("values", take);
-      source.addEventListener("heartbeat", take);
-    };
-    const close = () => {
-      source?.close();
-      source = null;
-    };
-    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-    addEventListener("pagehide", close);
-    addEventListener("pageshow", open);
-    setInterval(() => {
-      if (heardMs) tell();
-      if (source?.readyState === EventSource.CLOSED) {  // a browser gives up after an answer that is no stream
-        close();
-        open();
-      }
-      if (!document.hidden && Date.now() - readMs > REFRESH_MS) refresh();
-    }, 5_000);
-    open();
-  };
+// The readout of a chart: the row of its table that is nearest to the pointer, or that the arrow keys lead to.
+function addReadout(figure) {
+  const rows = [...figure.querySelectorAll("tr[data-x]")];
+  const panels = figure.querySelector(".panels");
+  const plot = figure.querySelector(".plot");
+  if (rows.length === 0 || panels === null || plot === null || figure.querySelector(".readout") !== null) return;
+  const readout = document.createElement("p");
+  readout.className = "readout";
+  readout.setAttribute("aria-live", "polite");
+  const line = document.createElement("div");
+  line.className = "cross";
+  line.hidden = true;
+  panels.append(line);
+  panels.after(readout);
+  panels.tabIndex = 0;
+  let place = -1;
 
-  document.addEventListener("DOMContentLoaded", () => {
-    document.querySelectorAll("#theme").forEach(addThemeButton);
-    document.querySelectorAll("main > *").forEach((part) => sources.set(part, part.outerHTML));
-    document.querySelectorAll("figure.chart").forEach(addReadout);
-    const heard = document.getElementById("heard");
-    if (heard) listen(heard);
+  const show = (wanted) => {
+    place = Math.max(0, Math.min(rows.length - 1, wanted));
+    const [first, ...cells] = rows[place].cells;
+    const known = cells.filter((cell) => cell.textContent !== "");
+    readout.textContent = [first.textContent, ...known.map((cell) => `${cell.dataset.label} ${cell.textContent}`)].join(" · ");
+    const [outside, inside] = [panels.getBoundingClientRect(), plot.getBoundingClientRect()];
+    line.style.left = `${inside.left - outside.left + Number(rows[place].dataset.x) * inside.width}px`;
+    line.hidden = false;
+  };
+  panels.addEventListener("pointermove", (event) => {
+    const inside = plot.getBoundingClientRect();
+    const x = (event.clientX - inside.left) / inside.width;
+    const distance = (row) => Math.abs(Number(row.dataset.x) - x);
+    show(rows.reduce((nearest, row, at) => (distance(row) < distance(rows[nearest]) ? at : nearest), 0));
+  });
+  panels.addEventListener("keydown", (event) => {
+    const page = Math.ceil(rows.length / 10);
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page };
+    const ends = { Home: 0, End: rows.length - 1 };
+    const wanted = ends[event.key] ?? (event.key in steps ? place + steps[event.key] : null);
+    if (wanted === null) return;
+    event.preventDefault();
+    show(wanted);
   });
 }
+
+// What is no live value: the page is read again, and each of its parts that is another one now is replaced, unless it is in use.
+const sources = new WeakMap(); // of each part: its markup as the server sent it
+let shape = "";
+let readAt = Date.now();
+
+function remember() {
+  for (const part of main.children) if (!sources.has(part)) sources.set(part, part.outerHTML);
+  main.querySelectorAll("figure.chart").forEach(addReadout);
+}
+
+function isInUse(part) {
+  return part.contains(document.activeElement) || part.querySelector("details[open]") !== null;
+}
+
+async function readAgain() {
+  readAt = Date.now();
+  let page;
+  try {
+    const answer = await fetch(location.href);
+    if (!answer.ok) return;
+    page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  } catch {
+    return; // the stream says that the server is away
+  }
+  const parts = [...main.children];
+  const newest = [...(page.getElementById("main")?.children ?? [])];
+  if (newest.length === 0) return;
+  newest.forEach((part, at) => {
+    const old = parts[at];
+    if (old === undefined) main.append(part);
+    else if (sources.get(old) !== part.outerHTML && !isInUse(old)) old.replaceWith(part);
+  });
+  for (const gone of parts.slice(newest.length)) if (!isInUse(gone)) gone.remove();
+  remember();
+}
+
+// Live values: the server has made all texts, here they are only put where they belong.
+let source = null;
+let silence = 0;
+let lastHeard = new Date();
+
+function showBar(svg, [drawn, mark]) {
+  const percent = (ratio) => `${(100 * Math.min(Math.max(ratio, 0), 1)).toFixed(1)}%`;
+  svg.querySelector(".filled")?.setAttribute("width", percent(drawn));
+  const line = svg.querySelector(".mark");
+  if (line === null || mark === null) return;
+  line.setAttribute("x1", percent(mark));
+  line.setAttribute("x2", percent(mark));
+}
+
+function sayHeard(words) {
+  if (heard === null) return;
+  heard.textContent = words + lastHeard.toLocaleTimeString("en-GB");
+  heard.classList.toggle("silent", words !== "as of ");
+}
+
+function isAlive() {
+  lastHeard = new Date();
+  clearTimeout(silence);
+  silence = setTimeout(() => sayHeard("last heard "), SILENT_MS);
+  sayHeard("as of ");
+}
+
+function show(event) {
+  const values = JSON.parse(event.data);
+  for (const [id, text] of Object.entries(values.texts)) {
+    const element = document.getElementById(id);
+    if (element !== null && element.textContent !== text) element.textContent = text;
+  }
+  for (const [id, shares] of Object.entries(values.bars)) {
+    const svg = document.getElementById(id);
+    if (svg !== null) showBar(svg, shares);
+  }
+  isAlive();
+  const age = Date.now() - readAt;
+  if (shape === "") shape = values.shape;
+  if (age > REFRESH_MS || (values.shape !== shape && age > MIN_REFRESH_MS)) {
+    shape = values.shape;
+    readAgain();
+  }
+}
+
+function listen() {
+  if (source !== null) return;
+  isAlive();
+  source = new EventSource("/v1/events");
+  source.addEventListener("values", show);
+  source.addEventListener("alive", () => {
+    isAlive();
+    if (Date.now() - readAt > REFRESH_MS) readAgain();
+  });
+  source.addEventListener("error", () => {
+    // A refused stream is not asked for again by the browser itself.
+    if (source?.readyState !== EventSource.CLOSED) return;
+    source = null;
+    setTimeout(follow, SILENT_MS);
+  });
+}
+
+function ignore() {
+  source?.close();
+  source = null;
+  clearTimeout(silence);
+}
+
+// Browsers allow six connections to a server; tabs that nobody sees hold none.
+function follow() {
+  if (document.hidden) ignore();
+  else listen();
+}
+
+offerThemes();
+remember();
+document.addEventListener("visibilitychange", follow);
+window.addEventListener("pagehide", ignore);
+window.addEventListener("pageshow", follow);
+follow();

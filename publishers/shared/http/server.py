@@ -7,8 +7,8 @@ continues after its client has disconnected.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -73,11 +73,19 @@ def _slot(limit: ConcurrencyLimit | None) -> AbstractAsyncContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer that is sent piece by piece; one without an end has a deadline for each piece alone."""
+    """An answer that is sent piece by piece.
+
+    Attributes:
+        pieces: are closed when nobody takes them any more.
+        content_type: of all of them together.
+        is_endless: it has no deadline, only each of its pieces; the end of the server ends it at once.
+        stall_timeout_s: for one piece to be taken by the client [s]; None: the server's own.
+    """
 
     pieces: AsyncIterator[bytes]
     content_type: str = JSON
-    has_end: bool = True
+    is_endless: bool = False
+    stall_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +147,7 @@ class HttpServer:
         self._to_problem = to_problem
         self._count = count
         self._turn = asyncio.Lock()
+        self._endless: set[asyncio.Task[object]] = set()
         self._connections = Connections(n_most=affordable(max_connections), title=title)
 
     @asynccontextmanager
@@ -172,6 +181,8 @@ class HttpServer:
         finally:
             if server is not None:
                 server.close()
+            for streaming in self._endless:
+                streaming.cancel()
             await runner.cleanup()
             self._connections.close()
 
@@ -202,7 +213,10 @@ class HttpServer:
                 if not isinstance(answer, Stream):
                     return answer
                 deadline.reschedule(None)  # once begun, a stream has a deadline of its own
-                return await _send_stream(request, answer, timeout_s=route.timeout_s)
+                if not answer.is_endless:
+                    return await _send_stream(request, answer, timeout_s=route.timeout_s)
+                with self._ended_at_once():
+                    return await _send_stream(request, answer, timeout_s=None)
 
         return handle
 
@@ -225,6 +239,16 @@ class HttpServer:
             if not response.prepared:
                 await _send(request, response, timeout_s=TIMEOUT_S if route is None else route.timeout_s)
             return response
+
+    @contextmanager
+    def _ended_at_once(self) -> Iterator[None]:
+        """Let the end of the server cancel the present request."""
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        self._endless.add(task)
+        try:
+            yield
+        finally:
+            self._endless.discard(task)
 
     async def _wait_for_turn(self) -> None:
         """Let one request begin in each turn of the event loop, so that however many come, nothing else waits long."""
@@ -335,25 +359,30 @@ async def _send(request: web.Request, response: web.StreamResponse, *, timeout_s
         _abort(request)
 
 
-async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float) -> web.StreamResponse:
+async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float | None) -> web.StreamResponse:
     """Send a stream. Once begun it cannot become a problem any more: the connection is cut instead."""
     response = web.StreamResponse(headers={"Content-Type": stream.content_type})
     if request.method == "HEAD":
         return response
+    stall_timeout_s = STALL_TIMEOUT_S if stream.stall_timeout_s is None else stream.stall_timeout_s
     try:
-        async with asyncio.timeout(timeout_s if stream.has_end else None):
+        async with asyncio.timeout(timeout_s), _closing(stream.pieces):
             await response.prepare(request)
             async for piece in stream.pieces:
-                async with asyncio.timeout(STALL_TIMEOUT_S):
+                async with asyncio.timeout(stall_timeout_s):
                     await response.write(piece)
             await response.write_eof()
     except ConnectionError:
         pass  # the client has gone
     except Exception as error:  # noqa: BLE001 — whatever it is, half an answer must not look like a whole one
-        if stream.has_end or not isinstance(error, TimeoutError):  # a laptop that sleeps is no trouble
+        if not (stream.is_endless and isinstance(error, TimeoutError)):  # of those any viewer may be too slow
             _LOGGER.warning("%s aborted: %s", request.path, str(error) or "it took too long")
         _abort(request)
     return response
+
+
+def _closing(pieces: AsyncIterator[bytes]) -> AbstractAsyncContextManager[object]:
+    return aclosing(pieces) if isinstance(pieces, AsyncGenerator) else nullcontext()
 
 
 def _abort(request: web.Request) -> None:

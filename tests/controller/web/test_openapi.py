@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.history.energy_history.query import ReportQuery
 from controller.web.config import WebConfig
-from controller.web.live.event_stream import EventStream
+from controller.web.live.site_state import SiteState
 from controller.web.openapi import OPERATIONS, document
-from controller.web.routes import site_routes
+from controller.web.routes import live_routes, live_stream, site_routes
 from controller.web.store import SqliteStore
 from tests.controller.history.energy_history.records import TOPICS, run_message, run_record
 from tests.controller.web.test_site import site
@@ -34,10 +34,13 @@ def test_the_committed_document_is_that_of_the_code() -> None:
     assert COMMITTED.read_bytes() == document(), "write it anew: python -m controller.web.openapi > docs/web-api.json"
 
 
-def test_each_route_is_described_as_it_is_served(tmp_path: Path) -> None:
+async def test_each_route_is_described_as_it_is_served(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, topics=TOPICS, config=WebConfig().retention)
-    stream = EventStream(bytes, version=int, clock=LoopClock())
-    routes = site_routes(store, stream=stream, clock=LoopClock(), troubles=list, gauges=CollectorRegistry())
+    clock, state = LoopClock(), SiteState()
+    routes = [
+        *site_routes(store, clock=clock, troubles=list, gauges=CollectorRegistry()),
+        *live_routes(live_stream(state, clock=clock), state=state, clock=clock),
+    ]
     assert {name: (one.method, one.path) for name, one in OPERATIONS.items()} == {
         route.name: (route.method, route.path) for route in routes
     }

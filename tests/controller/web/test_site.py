@@ -395,30 +395,14 @@ async def test_more_questions_than_can_wait_are_refused_and_the_rest_is_answered
     assert 200 in statuses
 
 
-async def test_events_follow_the_bus_until_the_process_stops(tmp_path: Path) -> None:
-    async with site(tmp_path) as served:
-        topic = TOPICS.gpu("node-a", "GPU-0", "energy")
-        status = NodeStatus(state="online", version="1", time_s=MIDNIGHT_S)
-        served.bus.publish(TOPICS.node_status("node-a"), encode(status), qos=1, retain=True)
-        async with served.client.get(f"{served.url}/v1/events") as response:
-            assert response.content_type == "text/event-stream"
-            assert await response.content.readuntil(b"\n\n") == b"retry: 3000\n\n"
-            await response.content.readuntil(b"\n\n")
-            served.bus.publish(topic, gpu_message(MIDNIGHT_S, 5e5)[1], retain=True)
-            event = await response.content.readuntil(b"\n\n")
-            said = msgspec.json.decode(event.partition(b"data: ")[2])
-            page = await served.page("/")
-            ids = {attributes.get("id") for _, attributes in page.elements}
-            assert {"drawn/node-a/GPU-0", "limit/node-a/GPU-0", "gauge/node-a/GPU-0"} <= ids
-            assert set(said["values"]) - ids == {"power/node-a/GPU-0"}
-            assert said["values"]["drawn/node-a/GPU-0"] in page.texts
-
-
-async def test_a_stop_ends_open_streams_at_once(tmp_path: Path) -> None:
-    begin_s = asyncio.get_running_loop().time()
-    async with aiohttp.ClientSession() as client:
-        async with site(tmp_path) as served:
-            response = await client.get(f"{served.url}/v1/events")
-            await response.content.readuntil(b"data: ")
-        await response.content.read()
-    assert asyncio.get_running_loop().time() - begin_s < PERIOD_S
+async def test_what_is_published_is_on_an_open_stream_and_in_the_state_of_now(tmp_path: Path) -> None:
+    async with site(tmp_path) as served, served.client.get(f"{served.url}/v1/events") as stream:
+        await stream.content.readuntil(b"\n\n")
+        await stream.content.readuntil(b"\n\n")  # nothing is known yet
+        served.bus.publish(*gpu_message(MIDNIGHT_S, 5e5), retain=True)
+        event = (await stream.content.readuntil(b"\n\n")).decode()
+        status, now = await served.get("/v1/state")
+        assert status == 200
+        sent = msgspec.json.decode(event.partition("data: ")[2])
+        assert (sent["texts"], sent["bars"]) == (now["texts"], now["bars"])
+        assert sent["texts"]

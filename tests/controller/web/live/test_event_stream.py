@@ -1,103 +1,129 @@
-"""Server-sent events on virtual time: the newest values alone, one encoding for all, heartbeats, and an end."""
+"""The stream of values: once a second, the newest for whoever is slow, bounded, and ended with the server."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from controller.web.live.event_stream import HEARTBEAT_S, PERIOD_S, EventStream
+import aiohttp
+import msgspec
+
+from controller.web.live.event_stream import HEARTBEAT_S, EventStream, LiveValues
+from publishers.shared.http.server import HttpServer, Route
 from tests.fakes import LoopClock
 
+ALIVE = {"event": "alive", "data": "{}"}
 
-class Values:
-    """What changes, and how often it was encoded."""
 
-    def __init__(self) -> None:
+class Watched:
+    """A stream of one number, served; `client` is who asks."""
+
+    def __init__(self, max_streams: int = 2) -> None:
         self.number = 0
-        self.n_encoded = 0
+        self.n_rendered = 0
+        self.clock = LoopClock()
+        self.stream = EventStream(self._values, lambda: self.number, clock=self.clock, max_streams=max_streams)
+        routes = [Route(name="events", path="/v1/events", handle=self.stream.handle)]
+        self.server = HttpServer(routes, host="127.0.0.1", port=9323, title="stream")
 
-    def newest(self) -> bytes:
-        """Return the number as JSON."""
-        self.n_encoded += 1
-        return b"%d" % self.number
+    def _values(self, now_s: float) -> LiveValues:
+        self.n_rendered += 1
+        return LiveValues(time_s=now_s, texts={"power": f"{self.number} W"}, bars={})
 
-
-@asynccontextmanager
-async def running(values: Values) -> AsyncIterator[EventStream]:
-    """Run a stream of a number."""
-    stream = EventStream(values.newest, version=lambda: values.number, clock=LoopClock())
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(stream.run())
-        await asyncio.sleep(0)
-        yield stream
-        task.cancel()
-
-
-async def heard(stream: EventStream, n_pieces: int) -> list[bytes]:
-    """Return the first pieces of what is sent."""
-    pieces = stream.pieces()
-    found = [await anext(pieces) for _ in range(n_pieces)]
-    await pieces.aclose()  # type: ignore[attr-defined]  # a generator
-    return found
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+        async with aiohttp.ClientSession() as client, self.server.serving() as url, asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self.stream.run())
+            yield client, f"{url}/v1/events"
+            running.cancel()
 
 
-async def test_who_listens_gets_what_holds_now_and_then_what_changes() -> None:
-    values = Values()
-    async with running(values) as stream:
-        pieces = stream.pieces()
-        assert await anext(pieces) == b"retry: 3000\n\nevent: values\ndata: 0\n\n"
-        values.number = 1
-        assert await anext(pieces) == b"event: values\ndata: 1\n\n"
+async def block(response: aiohttp.ClientResponse) -> dict[str, str]:
+    """Return the fields of the next event."""
+    lines = (await response.content.readuntil(b"\n\n")).decode().strip().splitlines()
+    return dict(line.split(": ", 1) for line in lines)
 
 
-async def test_nothing_is_encoded_while_nobody_listens() -> None:
-    values = Values()
-    async with running(values) as stream:
-        values.number = 1
-        await asyncio.sleep(100 * PERIOD_S)
-        assert (values.n_encoded, stream.n_listeners) == (0, 0)
-        await heard(stream, 1)
-        assert (values.n_encoded, stream.n_listeners) == (1, 0)
+def power(event: dict[str, str]) -> str:
+    return str(msgspec.json.decode(event["data"])["texts"]["power"])
 
 
-async def test_all_get_one_encoding_and_the_newcomer_takes_nothing_from_the_others() -> None:
-    values = Values()
-    async with running(values) as stream:
-        many = [stream.pieces() for _ in range(50)]
-        for pieces in many:
-            await anext(pieces)
-        values.number = 1
-        await anext(newcomer := stream.pieces())
-        n_before = values.n_encoded
-        for pieces in [*many, newcomer]:
-            assert await anext(pieces) == b"event: values\ndata: 1\n\n"
-        assert values.n_encoded == n_before + 1
+async def test_an_event_comes_with_each_second_that_changed_something() -> None:
+    watched = Watched()
+    async with watched.served() as (client, url), client.get(url) as response:
+        assert response.content_type == "text/event-stream"
+        assert await block(response) == {"retry": "3000"}
+        assert power(await block(response)) == "0 W"
+        for number in (1, 2, 3):
+            watched.number = number
+        begun_s = watched.clock.now_s()
+        assert power(await block(response)) == "3 W"
+        assert watched.clock.now_s() - begun_s <= 1.0 + 1e-6
 
 
-async def test_who_is_slow_gets_the_newest_and_none_of_what_was_missed() -> None:
-    values = Values()
-    async with running(values) as stream:
-        slow = stream.pieces()
-        await anext(slow)
-        for values.number in range(1, 30):
-            await asyncio.sleep(PERIOD_S)
-        await asyncio.sleep(PERIOD_S)
-        values.number = 99
-        assert await anext(slow) == b"event: values\ndata: 29\n\n"
-        assert await anext(slow) == b"event: values\ndata: 99\n\n"
+async def test_a_quiet_stream_says_that_it_is_alive() -> None:
+    watched = Watched()
+    async with watched.served() as (client, url), client.get(url) as response:
+        await block(response)
+        await block(response)
+        begun_s = watched.clock.now_s()
+        assert await block(response) == ALIVE
+        assert watched.clock.now_s() - begun_s <= HEARTBEAT_S + 1.0
 
 
-async def test_silence_is_told_from_a_lost_connection() -> None:
-    async with running(Values()) as stream:
-        loop = asyncio.get_running_loop()
-        pieces, begin_s = stream.pieces(), loop.time()
-        await anext(pieces)
-        assert await anext(pieces) == b"event: heartbeat\ndata: {}\n\n"
-        assert HEARTBEAT_S <= loop.time() - begin_s <= HEARTBEAT_S + 2 * PERIOD_S
+async def test_all_viewers_share_one_rendering_and_one_too_many_is_refused() -> None:
+    watched = Watched(max_streams=20)
+    async with watched.served() as (client, url):
+        responses = [await client.get(url) for _ in range(20)]
+        for response in responses:
+            await block(response)
+            await block(response)
+        async with client.get(url) as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "30")
+        n_rendered, watched.number = watched.n_rendered, 7
+        assert {power([await block(response) for response in responses][-1])} == {"7 W"}
+        assert watched.n_rendered == n_rendered + 1
+        for response in responses:
+            response.close()
+        await asyncio.sleep(2 * HEARTBEAT_S + 2.0)
+        assert len(watched.stream) == 0
 
 
-async def test_a_stream_ends_when_the_process_stops() -> None:
-    async with running(Values()) as stream:
-        pieces = stream.pieces()
-        await anext(pieces)
-    assert await anext(pieces, None) is None
-    assert stream.n_listeners == 0
+async def test_whoever_comes_back_gets_only_what_is_new() -> None:
+    watched = Watched()
+    async with watched.served() as (client, url):
+        async with client.get(url) as response:
+            await block(response)
+            seen = (await block(response))["id"]
+        async with client.get(url, headers={"Last-Event-ID": seen}) as response:
+            await block(response)
+            assert await block(response) == ALIVE
+            watched.number = 5
+            assert power(await block(response)) == "5 W"
+
+
+async def test_who_is_slow_gets_the_newest_and_nothing_between() -> None:
+    watched = Watched()
+    async with watched.served():
+        pieces = watched.stream.pieces("")  # a socket's buffers would hide who is slow
+        first = [await anext(pieces), await anext(pieces)]
+        for number in range(1, 60):
+            watched.number = number
+            await asyncio.sleep(1.0)
+        newest = await anext(pieces)
+        assert b"0 W" in first[1]
+        assert b"59 W" in newest or b"58 W" in newest
+        await pieces.aclose()
+        assert len(watched.stream) == 0
+
+
+async def test_the_end_of_the_server_ends_all_streams_at_once() -> None:
+    watched = Watched()
+    async with aiohttp.ClientSession() as client:
+        async with watched.server.serving() as url:
+            response = await client.get(f"{url}/v1/events")
+            await block(response)
+            await block(response)
+            begun_s = watched.clock.now_s()
+        assert watched.clock.now_s() - begun_s < 1.0
+        response.close()
+        assert len(watched.stream) == 0

@@ -1,6 +1,10 @@
 """The page of GPUs: each with its numbers and its reason, by node; of a large site the nodes first."""
 
-from controller.web.pages.gpus import MAX_ROWS, gpu_views, render_gpus
+import re
+
+from controller.web.charts.markup import escaped
+from controller.web.live.element_ids import SITE_BAR
+from controller.web.pages.gpus import MAX_ROWS, gpu_views, live_values, render_gpus
 from publishers.messages.reports import GpuEnergy
 from tests.controller.history.energy_history.records import TOPICS
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, site_of
@@ -56,3 +60,16 @@ def test_gpus_are_in_the_order_of_nodes_and_numbers() -> None:
     assert [view.name for view in gpu_views(site.state, NOW_S, ZONE)] == [
         f"{node} {index}" for node in "ab" for index in range(12)
     ]
+
+
+def test_live_values_are_what_the_page_shows_without_script() -> None:
+    site = site_of(2)
+    html = render_gpus(site.state, now_s=NOW_S, zone=ZONE)
+    values = live_values(gpu_views(site.state, NOW_S, ZONE), NOW_S)
+    by_id = {
+        match["id"]: match["text"] for match in re.finditer(r'id="(?P<id>gpu/[^"]+(?<!/bar))">(?P<text>[^<]*)<', html)
+    }
+    assert len(by_id) == 2 * len(("power", "power-limit", "why"))
+    assert by_id.items() <= {id_: escaped(text) for id_, text in values.texts.items()}.items()
+    shown = {it["id"] for it in Found(html).all("svg") if it.get("id")}
+    assert shown == set(values.bars) - {SITE_BAR}

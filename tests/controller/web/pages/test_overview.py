@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.report import Entry
+from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.saved_sums import Sums
 from controller.web.pages.gpus import SILENT_S, gpu_views
 from controller.web.pages.overview import (
@@ -18,6 +19,7 @@ from controller.web.pages.overview import (
     Overview,
     decision_groups,
     full_power_w,
+    live_overview,
     render_overview,
     running_runs,
 )
@@ -209,7 +211,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     site.say(TOPICS.gpu("atlas", "GPU-1", "limit"), change)
     page = render_overview(site.overview([HOSTILE]), now_s=NOW_S, zone=ZONE)
     parsed = Found(page)
-    assert [it.get("src") for it in parsed.all("script")] == ["/static/page.js"]
+    assert [it.get("src") for it in parsed.all("script")] == ["/static/theme.js", "/static/page.js"]
     assert "\u202e" not in page
     assert "\u200b" not in page
     assert "alert(1)" in parsed.text
@@ -342,3 +344,22 @@ def test_what_holds_of_each_gpu_is_told_and_nothing_twice(changes: list[tuple[fl
         if newest is not None and shown is not None:
             assert newest.reason == shown.reason
             assert newest.reason == "refining" or newest.power_limit_w == shown.power_limit_w
+
+
+def test_the_power_of_all_gpus_follows_as_the_page_shows_it() -> None:
+    site = one_run()
+    values = live_overview(site.state, site.now_s, ZONE)
+    assert (values.texts[SITE_POWER], values.texts[SITE_POWER_UNIT]) == ("325", "W")
+    assert values.bars[SITE_BAR] == pytest.approx((325.0 / 600.0, 0.6))
+    html = render_overview(site.overview(), now_s=site.now_s, zone=ZONE)
+    assert f'id="{SITE_POWER}">325<' in html
+    assert f'id="{SITE_BAR}"' in html
+
+
+def test_a_page_is_read_again_where_more_than_values_has_changed() -> None:
+    site = one_run()
+    shape = live_overview(site.state, site.now_s, ZONE).shape
+    site.say_gpu("atlas", 0, power_w=170.0)
+    assert live_overview(site.state, site.now_s, ZONE).shape == shape
+    site.say_gpu("atlas", 0, reason="paused")
+    assert live_overview(site.state, site.now_s, ZONE).shape != shape
