@@ -74,6 +74,7 @@ function addReadout(figure) {
 const sources = new WeakMap(); // of each part: its markup as the server sent it
 let shape = "";
 let readAt = Date.now();
+let planned = 0;
 
 function remember() {
   for (const part of main.children) if (!sources.has(part)) sources.set(part, part.outerHTML);
@@ -82,6 +83,14 @@ function remember() {
 
 function isInUse(part) {
   return part.contains(document.activeElement) || part.querySelector("details[open]") !== null;
+}
+
+function planReading(inMs) {
+  if (planned !== 0) return;
+  planned = setTimeout(() => {
+    planned = 0;
+    readAgain();
+  }, inMs);
 }
 
 async function readAgain() {
@@ -145,11 +154,8 @@ function show(event) {
   }
   isAlive();
   const age = Date.now() - readAt;
-  if (shape === "") shape = values.shape;
-  if (age > REFRESH_MS || (values.shape !== shape && age > MIN_REFRESH_MS)) {
-    shape = values.shape;
-    readAgain();
-  }
+  if (age > REFRESH_MS || (shape !== "" && values.shape !== shape)) planReading(Math.max(0, MIN_REFRESH_MS - age));
+  shape = values.shape;
 }
 
 function listen() {
@@ -159,7 +165,7 @@ function listen() {
   source.addEventListener("values", show);
   source.addEventListener("alive", () => {
     isAlive();
-    if (Date.now() - readAt > REFRESH_MS) readAgain();
+    if (Date.now() - readAt > REFRESH_MS) planReading(0);
   });
   source.addEventListener("error", () => {
     // A refused stream is not asked for again by the browser itself.
@@ -173,6 +179,8 @@ function ignore() {
   source?.close();
   source = null;
   clearTimeout(silence);
+  clearTimeout(planned);
+  planned = 0;
 }
 
 // Browsers allow six connections to a server; tabs that nobody sees hold none.

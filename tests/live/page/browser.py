@@ -1,0 +1,95 @@
+"""A real Chromium, driven by its DevTools protocol: https://chromedevtools.github.io/devtools-protocol/."""
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+CHROMIUM: Final = shutil.which("chromium")
+TIMEOUT_S: Final = 30.0
+"""For whatever is waited for; a new browser on a busy machine takes its time [s]."""
+_OPTIONS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0")
+
+
+class Tab:
+    """A tab of the browser.
+
+    Attributes:
+        complaints: what it has written to its console: errors, and what its policy has blocked.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.complaints: list[str] = []
+        self._socket = socket
+        self._numbers = itertools.count(1)
+
+    async def call(self, method: str, **parameters: object) -> dict[str, Any]:
+        """Return the answer to a call."""
+        number = next(self._numbers)
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        while True:
+            message = await self._socket.receive_json(timeout=TIMEOUT_S)
+            if message.get("method") in {"Log.entryAdded", "Runtime.exceptionThrown"}:
+                self.complaints.append(str(message["params"]))
+            if message.get("id") == number:
+                assert "error" not in message, message
+                return dict(message["result"])
+
+    async def open(self, url: str) -> None:
+        """Go to a page, and wait until it is there."""
+        await self.call("Page.navigate", url=url)
+        await self.until(f"document.readyState === 'complete' && location.href === '{url}'")
+
+    async def run(self, script: str) -> Any:  # noqa: ANN401 — whatever a script returns
+        """Return the value of an expression."""
+        answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        return answer["result"].get("value")
+
+    async def until(self, condition: str) -> None:
+        """Wait until an expression is true."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not await self.run(condition):  # noqa: ASYNC110 — of another process
+                await asyncio.sleep(0.05)
+
+
+class Browser:
+    """A browser that runs."""
+
+    def __init__(self, client: aiohttp.ClientSession, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    async def new_tab(self) -> Tab:
+        """Open a tab, which is then the one that is seen."""
+        async with self._client.put(f"http://{self._address}/json/new?about:blank") as answer:
+            target = await answer.json()
+        tab = Tab(await self._client.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0))
+        for domain in ("Page", "Runtime", "Log"):
+            await tab.call(f"{domain}.enable")
+        return tab
+
+
+@asynccontextmanager
+async def running_browser(profile: Path) -> AsyncIterator[Browser]:
+    """Run a browser with a profile of its own."""
+    assert CHROMIUM is not None
+    process = await asyncio.create_subprocess_exec(
+        CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}", "about:blank", stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            line = b""
+            while b"DevTools listening on ws://" not in line:
+                line = await process.stderr.readline()
+                assert line, "the browser has ended"
+        async with aiohttp.ClientSession() as client:
+            yield Browser(client, line.decode().split("/")[2])
+    finally:
+        process.kill()
+        await process.communicate()

@@ -1,0 +1,149 @@
+"""The page in a real browser: values follow the bus, the theme is kept, charts answer to keys, tabs do not starve."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from controller.runtime.clock import SystemClock
+from controller.web.app import Site
+from controller.web.config import WebConfig, WebSettings
+from controller.web.live.element_ids import SITE_POWER
+from controller.web.store import SqliteStore
+from publishers.messages.codec import encode
+from publishers.messages.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus, SignalValue
+from tests.controller.history.energy_history.records import TOPICS
+from tests.fakes import FakeBus
+from tests.live.page.browser import CHROMIUM, TIMEOUT_S, Tab, running_browser
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+N_TABS = 8
+"""More than the six connections that a browser opens to one server."""
+
+
+class Node:
+    """What publishes: one GPU, and the grid."""
+
+    def __init__(self, bus: FakeBus) -> None:
+        self._bus = bus
+        self._now_s = SystemClock().now_s()
+        gpu = GpuDescription(uuid="GPU-0", index=0, model="simulated", prior_power_limit_w=300.0)
+        status = NodeStatus(state="online", version="1", time_s=self._now_s, gpus=[gpu])
+        bus.publish(TOPICS.node_status("atlas"), encode(status), qos=1, retain=True)
+        values = [SignalValue(starts_s=self._now_s + 3600.0 * hour, value=300.0 + hour) for hour in range(-12, 24)]
+        signal = GridSignal(
+            time_s=self._now_s,
+            source="test",
+            zone="DE",
+            kind="average",
+            unit="g/kWh",
+            issued_at_s=self._now_s,
+            state="fresh",
+            age_s=0.0,
+            value=300.0,
+            values=values,
+            forecast_from_s=self._now_s,
+        )
+        bus.publish(TOPICS.grid("DE", "carbon"), encode(signal), qos=1, retain=True)
+
+    def say(self, power_w: float, reason: str = "slowdown_static") -> None:
+        """Publish the power of the GPU, and why it has its limit."""
+        self._now_s += 0.01
+        energy = GpuEnergy(time_s=self._now_s, gpu_index=0, power_w=power_w, power_limit_w=200.0, job="bert")
+        self._bus.publish(TOPICS.gpu("atlas", "GPU-0", "energy"), encode(energy), retain=True)
+        limit = LimitChange(time_s=self._now_s, gpu_index=0, reason=reason, detail="numbers", power_limit_w=200.0)
+        self._bus.publish(TOPICS.gpu("atlas", "GPU-0", "limit"), encode(limit), qos=1, retain=True)
+
+
+@asynccontextmanager
+async def served(bus: FakeBus, state_dir: Path, port: int = 0) -> AsyncIterator[tuple[Site, str]]:
+    """Run the process of a site within this one; yield it and its URL."""
+    stop, urls = asyncio.Event(), asyncio.Queue[str]()
+    config = WebConfig(web=WebSettings(state_dir=str(state_dir), port=port))
+    store = SqliteStore(state_dir, topics=TOPICS, config=config.retention)
+    site = Site(config, bus=bus, store=store, topics=TOPICS, clock=SystemClock())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(site.run(stop, urls.put_nowait))
+        yield site, await urls.get()
+        stop.set()
+
+
+def shows_power(text: str) -> str:
+    """Return the condition that the sum of all powers is a text."""
+    return f"document.getElementById('{SITE_POWER}')?.textContent === '{text}'"
+
+
+async def test_values_follow_the_bus_and_come_back_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    bus = FakeBus()
+    node = Node(bus)
+    node.say(150.0)
+    async with running_browser(tmp_path / "browser") as browser:
+        tab = await browser.new_tab()
+        async with served(bus, tmp_path / "state") as (_, url):
+            await tab.open(f"{url}/")
+            await tab.run("window.isSamePage = true")
+            assert await tab.run(shows_power("150"))
+            node.say(160.0)
+            await tab.until(shows_power("160"))
+            width = await tab.run("document.querySelector('.gpu .filled').getAttribute('width')")
+            assert float(width.rstrip("%")) == pytest.approx(100 * 160 / 300, abs=0.1)
+            node.say(160.0, reason="paused")
+            before = await tab.run("document.querySelector('.decisions').textContent")
+            await keep_saying(node, tab, f"document.querySelector('.decisions').textContent !== {before!r}")
+        async with served(bus, tmp_path / "state", port=int(url.rpartition(":")[2])):
+            await keep_saying(node, tab, shows_power("170"), power_w=170.0)
+        assert await tab.run("window.isSamePage") is True
+
+
+async def keep_saying(node: Node, tab: Tab, condition: str, *, power_w: float = 160.0) -> None:
+    """Publish as a node does, again and again, until a page shows what it should."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await tab.run(condition):
+            node.say(power_w, reason="paused")
+            await asyncio.sleep(0.2)
+
+
+async def test_the_theme_is_kept_and_a_chart_answers_to_keys(tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        await tab.open(f"{url}/")
+        for key in ("Home", "End"):
+            await tab.run(
+                "document.querySelector('.chart .panels').dispatchEvent("
+                f"new KeyboardEvent('keydown', {{key: '{key}', bubbles: true}}))"
+            )
+            cell = {"Home": "first-child", "End": "last-child"}[key]
+            first = await tab.run(f"document.querySelector('.chart tbody tr:{cell} td').textContent")
+            readout = await tab.run("document.querySelector('.chart .readout').textContent")
+            assert readout.startswith(first)
+            assert "g CO₂e per kWh" in readout
+        await tab.run(
+            "{const select = document.querySelector('#theme select');"
+            "select.value = 'dark'; select.dispatchEvent(new Event('change'))}"
+        )
+        for path in ("/gpus", "/runs", "/grid", "/log", "/history"):
+            await tab.open(f"{url}{path}")
+            assert await tab.run("document.documentElement.dataset.theme") == "dark"
+        assert tab.complaints == []
+
+
+async def test_eight_tabs_get_their_pages_and_only_the_one_that_is_seen_holds_a_stream(tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (site, url):
+        for _ in range(N_TABS):
+            tab = await browser.new_tab()
+            await tab.open(f"{url}/")
+            assert await tab.run(shows_power("150"))
+        node = Node(bus)
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(site._stream) != 1:
+                node.say(150.0)  # whoever has gone is noticed with the next event
+                await asyncio.sleep(0.1)
