@@ -6,8 +6,8 @@ from datetime import tzinfo
 from typing import Final
 from urllib.parse import quote
 
+from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
     State,

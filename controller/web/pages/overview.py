@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from controller.history.energy_history.report import Entry
+from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
-from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState
 from controller.web.pages.gpus import MEASURING, SILENT_S, GpuView, gpu_views, render_tiles
