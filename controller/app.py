@@ -234,9 +234,7 @@ class _App:
             clock=clock,
             is_wanted=pause_wanted,
         )
-        server = NodeServer(
-            config.http, snapshot=snapshot, pauses=pauses, own_token=Path(config.node.state_dir) / own_token.FILE
-        )
+        server = _http_server(config, snapshot, pauses)
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             "own topics": own.run(),
@@ -373,6 +371,11 @@ async def _to_the_end(work: Coroutine[None, None, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+def _http_server(config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses) -> NodeServer:
+    token = Path(config.node.state_dir) / own_token.FILE
+    return NodeServer(config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, own_token=token)
 
 
 def _snapshot(

@@ -1,9 +1,12 @@
-"""`gridchase up`: a broker, the controller and the policy service in one process, until they are stopped."""
+"""`gridchase up`: a broker, the controller and the policy service in one process, the page in another, until a stop."""
 
 import argparse
 import asyncio
 import logging
 import shlex
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +23,7 @@ from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import BackendError, ConfigError
 from controller.runtime.stop_signals import stopped_by_signals
+from controller.web.config import load_web_config
 from gridchase.cli.verb import VERSION
 from policies.service.app import Served, run_service
 from policies.service.config import PolicyConfig
@@ -31,6 +35,11 @@ BROKER_ENDED: Final = (
     "power limits go back, and this ends. Start `gridchase up` again: trainings reconnect by themselves. A mosquitto "
     "that runs as a service is used instead of one of our own"
 )
+
+PageCommand = Callable[[Config], Sequence[str]]
+"""Returns the command of the page beside a controller."""
+PAGE_STOP_TIMEOUT_S: Final = 10.0
+"""For the page to write what waits; then it is killed."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,22 +56,37 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         help="the policy service's TOML file; deploy/policy.toml shows every key",
     )
     choice.add_argument("--no-policy", action="store_true", help="do not run the policy service")
+    page = verb.add_mutually_exclusive_group()
+    page.add_argument(
+        "--web-config", type=Path, metavar="FILE", help="the page's TOML file; deploy/web.toml shows every key"
+    )
+    page.add_argument("--no-web", action="store_true", help="do not serve the page")
 
     def do(options: argparse.Namespace) -> int:
         config = load_config(options.config, options.set)
         policy_config = None if options.no_policy else load_policy_config(options.policy_config)
-        return up(config, policy_config, policy_file=options.policy_config)
+        if options.web_config is not None:
+            load_web_config(options.web_config)  # tells every fault before anything starts
+        page = None if options.no_web else partial(page_command, file=options.web_config)
+        return up(config, policy_config, policy_file=options.policy_config, page=page)
 
     verb.set_defaults(outlives_terminal=True, defers_stops=True, do=do)
 
 
-def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path | None = None) -> int:
-    """Run a broker, the controller and the policy service until a stop signal; an existing broker is used.
+def up(
+    config: Config,
+    policy: PolicyConfig | None = None,
+    *,
+    policy_file: Path | None = None,
+    page: PageCommand | None = None,
+) -> int:
+    """Run a broker, the controller, the policy service and the page until a stop signal; an existing broker is used.
 
     Args:
         config: of the controller; the policy service is on the same bus.
         policy: of the policy service; None: without it.
         policy_file: where that was read from.
+        page: returns the command of the page, a process of its own; None: without it.
     """
     if policy is not None and policy.bus not in (BusConfig(), config.bus):
         _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
@@ -75,11 +99,11 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
     if config.gpu.backend == "simulation":
         print("the GPU is simulated: its limits, power, energy and savings are not of this machine", flush=True)
     _LOGGER.info("configuration: %s", config_line(config))
-    run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command), config)
+    run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command, page=page), config)
     return 0
 
 
-async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str) -> None:
+async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str, page: PageCommand | None) -> None:
     """Start the broker of the configuration on this machine, unless one listens there, then run the rest."""
     address = own_address(config.bus.url)
     if address is None:
@@ -90,14 +114,17 @@ async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str)
     with stopped_by_signals(stop.set):
         if await listens(host, port):
             print(f"using the broker that already listens at {config.bus.url}", flush=True)
-            await _run_both(config, policy, stop, jobs_command)
+            async with _page_beside(page, config):
+                await _run_both(config, policy, stop, jobs_command)
             return
         async with embedded_broker(host=host, port=port) as running:
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(wait_for_broker_end(running, BROKER_ENDED), name="broker")
-                await _run_both(_with_url(config, running.url), policy, stop, jobs_command)
+                on_bus = _with_url(config, running.url)
+                async with _page_beside(page, on_bus):
+                    await _run_both(on_bus, policy, stop, jobs_command)
                 watching.cancel()
 
 
@@ -109,6 +136,64 @@ async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.E
             await run_controller(node, stop=stop)
         except BackendError as error:
             raise type(error)(f"{error}\n{TRY_SIMULATION}") from error
+
+
+def page_command(config: Config, file: Path | None = None) -> list[str]:
+    """Return the command of the page, on the controller's bus.
+
+    Args:
+        config: of the controller; without a file, the history is below its state directory, as with `gridchase web`.
+        file: the page's configuration.
+    """
+    given = {f"bus.{key}": value for key, value in msgspec.structs.asdict(config.bus).items()}
+    if file is None:
+        given["web.state_dir"] = str(Path(config.node.state_dir) / "web")
+    options = [] if file is None else ["--config", str(file)]
+    options += [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    return [sys.executable, "-m", "controller", "--log-level", "warning", "web", "--until-stdin-closes", *options]
+
+
+@asynccontextmanager
+async def _page_beside(page: PageCommand | None, config: Config) -> AsyncIterator[None]:
+    """Run the page beside the body, and end it after that: limits do not wait for it."""
+    async with asyncio.TaskGroup() as tasks:
+        running = None if page is None else tasks.create_task(_run_page(page(config)), name="page")
+        yield
+        if running is not None:
+            running.cancel()
+
+
+async def _run_page(command: Sequence[str]) -> None:
+    """Run the page's process until cancelled; its failure is logged and does not stop us.
+
+    It ends when its stdin closes: also if this process is killed.
+    """
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in the terminal must reach only us: we end the process
+        )
+    except OSError as error:
+        _LOGGER.error("no page: %s; the controller continues", error)
+        return
+    try:
+        status = await child.wait()
+        _LOGGER.error("the page has ended with status %d; the controller continues", status)
+    finally:
+        if child.returncode is None:
+            await _end(child)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.stdin is not None:
+        child.stdin.close()
+    try:
+        async with asyncio.timeout(PAGE_STOP_TIMEOUT_S):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
 
 
 async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, jobs_command: str) -> None:

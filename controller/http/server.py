@@ -9,6 +9,7 @@ from typing import Final
 
 from controller.config import HttpConfig
 from controller.http.health import Snapshot, health_routes
+from controller.http.index import index_route
 from controller.http.pauses import pause_routes, to_problem
 from controller.ports import Pauses
 from publishers.shared.files.disk_thread import DiskThread
@@ -25,15 +26,17 @@ class NodeServer:
 
     Args:
         config: where it listens, and the operator's file of tokens.
+        node: the name of this node.
         snapshot: returns the controller at one moment; called for each request about its health.
         pauses: what may be asked of runs.
         own_token: the file of the controller's own token, which is made where it is missing.
     """
 
     def __init__(
-        self, config: HttpConfig, *, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path
+        self, config: HttpConfig, *, node: str, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path
     ) -> None:
         self._config = config
+        self._node = node
         self._snapshot = snapshot
         self._pauses = pauses
         self._own_token = own_token
@@ -44,7 +47,8 @@ class NodeServer:
         Training is measured and limited all the same: a port is no reason to leave GPUs alone.
         """
         config = self._config
-        routes = [*health_routes(self._snapshot), *(await self._write_routes() if config.port >= 0 else ())]
+        open_routes = [index_route(self._node, self._snapshot), *health_routes(self._snapshot)]
+        routes = [*open_routes, *(await self._write_routes() if config.port >= 0 else ())]
         server = HttpServer(
             routes, host=config.host, port=config.port, title="health, metrics and pauses", to_problem=to_problem
         )

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from controller.history.energy_history.query import Report
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry
+from controller.runtime.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Bars, Chart, NameAxis, NumberAxis, Panel
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.ticks import number_text
 from controller.web.pages.savings import savings_of, slower_text, told_saving
 from controller.web.pages.words import percent_text, range_text, typeset

@@ -58,7 +58,7 @@ class RunningUp:
         program = str(Path(__file__).with_name("up_on_simulated_gpu.py"))
         with self.log_file.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, program, str(self.events), "up", "--no-policy", *options],
+                [sys.executable, program, str(self.events), "up", "--no-policy", "--no-web", *options],
                 stdout=log,
                 stderr=log,
                 env=environment(),

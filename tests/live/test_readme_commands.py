@@ -125,7 +125,9 @@ def test_the_commands_of_the_readme_do_what_it_says(shell: Shell) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     (shell.folder / "train.py").write_text(f"loader = range(1_000)\n{code}")
     (shell.folder / "policy.toml").write_text("[http]\nport = -1\n")
-    up = shell.serve("gridchase up", f" --policy-config policy.toml{shell.settings}", until="connected to the broker")
+    up = shell.serve(
+        "gridchase up", f" --no-web --policy-config policy.toml{shell.settings}", until="connected to the broker"
+    )
     assert "nothing is wrong" in shell.run("gridchase check", shell.settings)
     assert "gridchase: resnet50 run" in shell.run("gridchase run -- python train.py")
     if shutil.which("mosquitto_sub"):

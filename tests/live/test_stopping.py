@@ -154,7 +154,7 @@ class Up:
 
     def __init__(self, node: LiveNode) -> None:
         self.url = f"mqtt://127.0.0.1:{free_port()}"
-        self.child = node.verb("up", "--no-policy", log="up.log", bus__url=self.url)
+        self.child = node.verb("up", "--no-policy", "--no-web", log="up.log", bus__url=self.url)
         wait_until(lambda: "training here needs" in node.log("up.log"), 30.0)
         node.training(300.0, broker=self.url)
         wait_for(node, lambda: holds_limit(node))

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import sys
 from pathlib import Path
 
 from controller.cli.output import config_line
@@ -18,17 +19,42 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     verb.add_argument("--config", type=Path, metavar="FILE", help="a TOML file; deploy/web.toml shows every key")
     verb.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    verb.set_defaults(outlives_terminal=True, do=lambda options: web(load_web_config(options.config, options.set)))
+    verb.add_argument(
+        "--until-stdin-closes", action="store_true", help="stop also when stdin closes: with what has started it"
+    )
+    verb.set_defaults(
+        outlives_terminal=True,
+        do=lambda options: web(
+            load_web_config(options.config, options.set), until_stdin_closes=options.until_stdin_closes
+        ),
+    )
 
 
-def web(config: WebConfig) -> int:
-    """Run until a stop signal."""
+def web(config: WebConfig, *, until_stdin_closes: bool = False) -> int:
+    """Run until a stop signal, or until stdin closes."""
     _LOGGER.info("configuration: %s", config_line(config))
 
     async def run() -> None:
         stop = asyncio.Event()
         with stopped_by_signals(stop.set):
-            await run_web(config, version=VERSION, stop=stop)
+            if until_stdin_closes:
+                _set_at_end_of_stdin(stop)
+            await run_web(config, version=VERSION, stop=stop, started=_print_url)
 
     asyncio.run(run())
     return 0
+
+
+def _set_at_end_of_stdin(stop: asyncio.Event) -> None:
+    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def on_readable() -> None:
+        loop.remove_reader(stdin)
+        stop.set()
+
+    loop.add_reader(stdin, on_readable)
+
+
+def _print_url(url: str) -> None:
+    if url:
+        print(f"the page: {url}", flush=True)

@@ -13,10 +13,10 @@ from controller.cli.policy.view import (
     next_text,
     run_texts,
 )
+from controller.runtime.markup import Markup, element, escaped
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Band, Chart, Colour, Line, Mark, NumberAxis, Panel, Points, Shape
-from controller.web.charts.markup import Markup, element, escaped
 from policies.batch_size.study import Belief
 from policies.service.records import Trial
 

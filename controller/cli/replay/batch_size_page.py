@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from controller.runtime.markup import element, escaped
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, Colour, Line, NumberAxis, Panel
-from controller.web.charts.markup import element, escaped
 from policies.replay.batch_size.evaluation import BatchSizeEvaluation, Conditions, by_workload
 
 COLOURS: Final[dict[str, Colour]] = {

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from controller.cli.replay.plan_view import CURVES, SavingsReport, example_title, label, percent
+from controller.runtime.markup import element, escaped
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, Colour, Dash, Line, NumberAxis, Panel, Points, Shape
-from controller.web.charts.markup import element, escaped
 from policies.replay.power_limit.evaluation import SavingsRow
 from policies.replay.power_limit.example import ExampleRun, RunTimeline
 from policies.vocabulary.units import HOUR_S, Values

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Final
 
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.style import CHARTS, COLOURS, DOCUMENT, FIGURES, TABLES
 
 _ONE_LINE: Final = 20

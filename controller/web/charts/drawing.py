@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from controller.runtime.markup import Markup, element, escaped, joined
 from controller.web.charts.marks import Axis, Band, Bars, Line, Mark, Panel, Points, Rule
-from controller.web.charts.markup import Markup, element, escaped, joined
 from controller.web.charts.paths import SIZE, Place, area_path, line_path, stepped
 from controller.web.charts.scales import WIDTH_EM, Scale, is_drawable, is_time, ticks_of, y_scale
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from controller.runtime.markup import Markup, element, escaped
 from controller.web.charts.document import render_table
 from controller.web.charts.drawing import Frame, draw_panel, draw_swatch, letters_of
 from controller.web.charts.marks import (
@@ -19,7 +20,6 @@ from controller.web.charts.marks import (
     Rule,
     TimeAxis,
 )
-from controller.web.charts.markup import Markup, element, escaped
 from controller.web.charts.scales import Scale, is_time, x_scale, y_scale
 from controller.web.charts.ticks import number_text, time_text
 

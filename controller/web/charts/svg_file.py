@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from controller.runtime.markup import Markup, element, escaped, joined
 from controller.web.charts.drawing import LABEL_EM, LETTER_EM, draw_panel
 from controller.web.charts.marks import Chart
-from controller.web.charts.markup import Markup, element, escaped, joined
 from controller.web.charts.scales import x_scale
 from controller.web.charts.style import CHARTS, COLOURS
 

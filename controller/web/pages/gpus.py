@@ -6,8 +6,8 @@ from datetime import tzinfo
 from typing import Final
 from urllib.parse import quote
 
+from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT, GpuPart, gpu_element_id
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.site_state import GpuKey, GpuState, SiteState

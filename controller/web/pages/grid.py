@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from datetime import tzinfo
 from typing import Final
 
+from controller.runtime.markup import Markup, element, escaped
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, TimeAxis
-from controller.web.charts.markup import Markup, element, escaped
 from controller.web.live.site_state import SiteState
 from controller.web.pages.layout import State, render_card, render_facts, render_page, render_state, render_time
 from controller.web.pages.plan_chart import is_expected, signal_panel, signal_sentence

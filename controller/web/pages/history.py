@@ -18,8 +18,8 @@ from controller.history.energy_history.query import (
     period_of,
 )
 from controller.history.energy_history.reading import oldest_s
+from controller.runtime.markup import Markup, element, escaped
 from controller.web.charts.document import render_table
-from controller.web.charts.markup import Markup, element, escaped
 from controller.web.pages.layout import render_card, render_page
 from controller.web.report_page import page_of, report_sections, used_text
 

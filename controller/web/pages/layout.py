@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal
 
-from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 
 PAGES: Final = {
     "/": "Overview",

@@ -5,8 +5,8 @@ from datetime import tzinfo
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
+from controller.runtime.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
-from controller.web.charts.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.pages.layout import moment_text, render_card, render_page, render_time
 from controller.web.pages.words import decision_text, limit_text, typeset
 from publishers.messages.reasons import short_reason

@@ -8,9 +8,9 @@ from zlib import crc32
 import msgspec
 
 from controller.history.energy_history.report import Entry
+from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
-from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.saved_sums import Sums

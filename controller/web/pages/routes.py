@@ -12,7 +12,7 @@ from controller.history.energy_history.query import AskedName
 from controller.history.energy_history.reading import decisions, ended_runs, past_run
 from controller.runtime.clock import Clock
 from controller.runtime.machine_zone import MachineZone
-from controller.web.charts.markup import element, escaped
+from controller.runtime.markup import element, escaped
 from controller.web.live.site_state import SiteState
 from controller.web.pages.grid import render_grid
 from controller.web.pages.history import HistoryQuery, read_month, render_history

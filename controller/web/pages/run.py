@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Final
 
 from controller.history.energy_history.reading import PastRun
+from controller.runtime.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Points, Rule, TimeAxis
-from controller.web.charts.markup import NO_BREAK, Markup, element, escaped
 from controller.web.live.site_state import RunState, SiteState
 from controller.web.pages.gpus import SILENT_S, gpu_views
 from controller.web.pages.layout import render_card, render_facts, render_page, render_state, render_time

@@ -5,8 +5,8 @@ from datetime import tzinfo
 from typing import Final
 
 from controller.history.energy_history.reading import PastRun
+from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped
 from controller.web.charts.document import render_cells
-from controller.web.charts.markup import NO_BREAK, NOTHING, Markup, element, escaped
 from controller.web.live.site_state import SiteState
 from controller.web.pages.layout import State, render_card, render_page, render_state, render_time
 from controller.web.pages.overview import run_cells, running_runs

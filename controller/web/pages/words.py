@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
 
-from controller.web.charts.markup import NO_BREAK
+from controller.runtime.markup import NO_BREAK
 from controller.web.charts.ticks import number_text
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange, RunEnergy

@@ -115,7 +115,9 @@ class Server:
 
     def server(self, config: HttpConfig) -> NodeServer:
         """Return the server, not running yet."""
-        return NodeServer(config, snapshot=lambda: self.snapshot, pauses=self.pauses, own_token=self.own_token)
+        return NodeServer(
+            config, node="node-1", snapshot=lambda: self.snapshot, pauses=self.pauses, own_token=self.own_token
+        )
 
 
 async def _ask(snapshot: Snapshot) -> tuple[int, list[str], list[str]]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from controller.history.energy_history.report import TOO_EARLY, Entry
 from controller.web.report_page import MAX_BARS, MAX_ROWS, ReportPage, render_report
-from tests.controller.web.charts.test_markup import HOSTILE, Reader
+from tests.controller.runtime.test_markup import HOSTILE, Reader
 
 
 def entry(name: str, *, energy_j: float = 3.6e9, saved_ratio: float | None = 0.144, runs: int = 11) -> Entry:

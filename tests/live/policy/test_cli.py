@@ -340,7 +340,7 @@ def test_up_answers_requests_for_batch_sizes_also_where_the_http_port_is_taken(t
     with taken_port() as http_port:
         file = tmp_path / "policy.toml"
         file.write_text(f"[http]\nport = {http_port}\n")
-        with started("up", *settings, "--policy-config", str(file)) as (process, has_said):
+        with started("up", "--no-web", *settings, "--policy-config", str(file)) as (process, has_said):
             wait_until(lambda: has_said("policy service: "), timeout_s=30)
             assert has_said(f"no HTTP: 127.0.0.1:{http_port} is not available")
             with Publisher(job="up", run="first", broker=broker, rank=0, world_size=1) as publisher:
@@ -355,7 +355,7 @@ def test_up_answers_requests_for_batch_sizes_also_where_the_http_port_is_taken(t
 def test_up_can_do_without_the_policy_service(tmp_path: Path) -> None:
     keys = (f"bus.url=mqtt://127.0.0.1:{free_port()}", "gpu.backend=simulation", "http.port=-1")
     settings = [word for key in (*keys, f"node.state_dir={tmp_path}") for word in ("--set", key)]
-    with started("up", "--no-policy", *settings) as (process, has_said):
+    with started("up", "--no-policy", "--no-web", *settings) as (process, has_said):
         wait_until(lambda: has_said("connected to the broker"), timeout_s=30)
         assert not has_said("policy service")
         process.send_signal(signal.SIGTERM)
@@ -367,7 +367,7 @@ def test_up_goes_on_without_a_policy_service_that_cannot_start(tmp_path: Path) -
     keys = (f"bus.url=mqtt://127.0.0.1:{free_port()}", "gpu.backend=simulation", "http.port=-1")
     settings = [word for key in (*keys, f"node.state_dir={tmp_path}") for word in ("--set", key)]
     (tmp_path / "policy.toml").write_text('[store]\nurl = "sqlite:////proc/nowhere/policy.sqlite"\n[http]\nport = -1\n')
-    with started("up", *settings, "--policy-config", str(tmp_path / "policy.toml")) as (process, has_said):
+    with started("up", "--no-web", *settings, "--policy-config", str(tmp_path / "policy.toml")) as (process, has_said):
         wait_until(lambda: has_said("connected to the broker"), timeout_s=30)
         wait_until(lambda: has_said("/proc/nowhere"), timeout_s=30)
         process.send_signal(signal.SIGTERM)

@@ -32,8 +32,8 @@ from controller.web.charts.marks import (
     TimeAxis,
 )
 from controller.web.charts.svg_file import render_svg
+from tests.controller.runtime.test_markup import HOSTILE, Reader
 from tests.controller.web.charts.samples import every_mark
-from tests.controller.web.charts.test_markup import HOSTILE, Reader
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 PLACES = re.compile(r'(?:x|y|x1|x2|y1|y2|width|height)="(-?[\d.]+)%"')

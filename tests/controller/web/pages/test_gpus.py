@@ -2,7 +2,7 @@
 
 import re
 
-from controller.web.charts.markup import escaped
+from controller.runtime.markup import escaped
 from controller.web.live.element_ids import SITE_BAR
 from controller.web.pages.gpus import MAX_ROWS, gpu_views, live_values, render_gpus
 from publishers.messages.reports import GpuEnergy

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from controller.web.pages.grid import render_grid
-from tests.controller.web.charts.test_markup import HOSTILE
+from tests.controller.runtime.test_markup import HOSTILE
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, grid_signal, price_signal
 
 

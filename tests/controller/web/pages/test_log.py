@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controller.web.pages.log import FOLDED_S, N_DECISIONS, N_FOLDED, Asked, log_lines, render_log
 from publishers.messages.reports import LimitChange
-from tests.controller.web.charts.test_markup import HOSTILE
+from tests.controller.runtime.test_markup import HOSTILE
 from tests.controller.web.pages.site import NOW_S, ZONE, Found
 
 STEP_S = 300.0

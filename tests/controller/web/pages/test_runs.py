@@ -13,7 +13,7 @@ from controller.web.pages.runs import render_runs
 from publishers.messages.reports import ProfileEntry, ProfileReport, RunEnergy, RunSchedule
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import run_record
-from tests.controller.web.charts.test_markup import HOSTILE
+from tests.controller.runtime.test_markup import HOSTILE
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, price_signal, site_of
 
 KEY = RunKey("ada", "job-0", "1")

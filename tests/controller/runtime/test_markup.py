@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from controller.web.charts.markup import element, escaped, joined
+from controller.runtime.markup import element, escaped, joined
 
 HOSTILE = [
     "<script>alert(1)</script>",
