@@ -14,7 +14,10 @@ class HealthProbe:
 
     snapshot: Callable[[], Snapshot]
 
-    def __init__(self, _: HttpConfig, *, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path) -> None:
+    def __init__(
+        self, _: HttpConfig, *, node: str, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path
+    ) -> None:
+        assert node
         assert pauses.runs() == {}
         assert own_token.name == "http.token"
         type(self).snapshot = staticmethod(snapshot)
