@@ -15,6 +15,8 @@ PAGES: Final = {
     "/history": "History",
 }
 """What the header leads to."""
+PAST_PAGES: Final = frozenset({"/log", "/history"})
+"""They cost the database something, and are read again by hand; a script keeps the others up to date."""
 State = Literal["ok", "warning", "error", "pinned", "idle", "measuring"]
 """What a text tells; each has a mark of its own shape before it: ✓ ▲ ✕ ◆ ○ ◔."""
 Width = Literal["whole", "wide", "narrow", "half"]
@@ -49,7 +51,7 @@ def render_page(
         "body",
         element("a", escaped("To the content"), class_="skip", href="#main"),
         _header(current, now_s, zone),
-        element("main", heading, joined(parts, "\n"), id="main"),
+        element("main", heading, joined(parts, "\n"), id="main", data_follows=None if current in PAST_PAGES else ""),
         _footer(now_s, zone),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

@@ -3,7 +3,7 @@
 
 const SILENT_MS = 20_000; // a server that lives says something every 15 s
 const REFRESH_MS = 60_000;
-const MIN_REFRESH_MS = 5_000;
+const MIN_REFRESH_MS = 15_000;
 const main = document.getElementById("main");
 const heard = document.getElementById("heard");
 
@@ -86,7 +86,7 @@ function isInUse(part) {
 }
 
 function planReading(inMs) {
-  if (planned !== 0) return;
+  if (planned !== 0 || !("follows" in main.dataset)) return;
   planned = setTimeout(() => {
     planned = 0;
     readAgain();
