@@ -2,12 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from controller.demo.day.demo import DemoOptions, main_demo
 from controller.demo.day.grid import list_zones
 from controller.demo.recurrences.jobs import list_jobs
 from controller.errors import ConfigError
+from controller.web.config import WebSettings
+
+_OPTIONS: Final = {"web_port": "web"}
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -20,6 +23,16 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     day.add_argument("--duration-s", type=float, help="how long the demo takes [s] (default: 60)")
     day.add_argument("--zone", choices=list_zones(), help="the zone of the grid (default: GB)")
     day.add_argument("--max-slowdown", type=float, help="the allowed slowdown; 1.03 is 3 %% (default: 1.03)")
+    port = WebSettings().port
+    day.add_argument(
+        "--web",
+        dest="web_port",
+        type=int,
+        nargs="?",
+        const=port,
+        metavar="PORT",
+        help=f"serve the page on this machine, until you stop the demo (default port: {port})",
+    )
     recurring = verb.add_argument_group("a recurring job")
     recurring.add_argument("--recurrences", type=int, metavar="N", help="let a job recur this many times")
     recurring.add_argument(
@@ -33,7 +46,12 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def _demo(options: argparse.Namespace) -> int:
     """Run one of the demos; options of the other one are faults."""
-    of_day = {"duration_s": options.duration_s, "zone": options.zone, "max_slowdown": options.max_slowdown}
+    of_day = {
+        "duration_s": options.duration_s,
+        "zone": options.zone,
+        "max_slowdown": options.max_slowdown,
+        "web_port": options.web_port,
+    }
     of_job = {"n_recurrences": options.recurrences, "workload": options.workload, "policy": options.policy}
     if options.recurrences is None and (
         misplaced := [key for key in ("workload", "policy") if of_job[key] is not None]
@@ -42,7 +60,12 @@ def _demo(options: argparse.Namespace) -> int:
     is_recurring = options.recurrences is not None
     misplaced = [key for key, value in of_day.items() if value is not None] if is_recurring else []
     if misplaced:
-        raise ConfigError([f"--{key.replace('_', '-')}: is for the day, not for a recurring job" for key in misplaced])
+        raise ConfigError(
+            [
+                f"--{_OPTIONS.get(key, key.replace('_', '-'))}: is for the day, not for a recurring job"
+                for key in misplaced
+            ]
+        )
     given: dict[str, Any] = {"seed": options.seed, "json_path": options.json}
     given |= {key: value for key, value in (of_job if is_recurring else of_day).items() if value is not None}
     return _recur(given) if is_recurring else main_demo(DemoOptions(**given))

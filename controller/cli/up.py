@@ -22,6 +22,7 @@ from controller.cli.run import run_until_stopped
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import BackendError, ConfigError
+from controller.runtime.child_process import stop_child
 from controller.runtime.stop_signals import stopped_by_signals
 from controller.web.config import load_web_config
 from gridchase.cli.verb import VERSION
@@ -38,8 +39,6 @@ BROKER_ENDED: Final = (
 
 PageCommand = Callable[[Config], Sequence[str]]
 """Returns the command of the page beside a controller."""
-PAGE_STOP_TIMEOUT_S: Final = 10.0
-"""For the page to write what waits; then it is killed."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -181,19 +180,7 @@ async def _run_page(command: Sequence[str]) -> None:
         status = await child.wait()
         _LOGGER.error("the page has ended with status %d; the controller continues", status)
     finally:
-        if child.returncode is None:
-            await _end(child)
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    if child.stdin is not None:
-        child.stdin.close()
-    try:
-        async with asyncio.timeout(PAGE_STOP_TIMEOUT_S):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
+        await stop_child(child)
 
 
 async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, jobs_command: str) -> None:

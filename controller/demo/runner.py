@@ -40,13 +40,13 @@ def check_common_options(seed: int, json_path: Path | None) -> list[str]:
 
 
 def run_to_exit_code(
-    demo: Callable[[Console], Coroutine[None, None, R]],
+    demo: Callable[[Console, Callable[[R], None]], Coroutine[None, None, object]],
     *,
     faults: list[str],
     json_path: Path | None,
     print_result: Callable[[R, Console], None],
 ) -> int:
-    """Run a demo and show its result; return the exit code: 0 done or stopped on request, 1 failed.
+    """Run a demo, which shows its result by what it is given; return the exit code: 0 done or stopped, 1 failed.
 
     Raises:
         ConfigError: there are faults in the options; nothing was started.
@@ -54,10 +54,14 @@ def run_to_exit_code(
     if faults:
         raise ConfigError(faults)
     console = Console()
-    try:
-        result = asyncio.run(_until_stopped(demo(console)))
+
+    def show_result(result: R) -> None:
         if json_path is not None:
             json_path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+        print_result(result, console)
+
+    try:
+        asyncio.run(_until_stopped(demo(console, show_result)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped on request")
         return 0
@@ -65,7 +69,6 @@ def run_to_exit_code(
         errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         errors.print(f"gridchase: the demo failed: {error}")
         return 1
-    print_result(result, console)
     return 0
 
 

@@ -90,10 +90,20 @@ class Site:
         bus: where the nodes publish; subscribed to here, connected by the caller.
         store: the history.
         topics: those below the configured root.
-        clock: the time.
+        clock: the time of what is published.
+        viewers_clock: the time of the viewers, where that is another one.
     """
 
-    def __init__(self, config: WebConfig, *, bus: Bus, store: SiteStore, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: WebConfig,
+        *,
+        bus: Bus,
+        store: SiteStore,
+        topics: Topics,
+        clock: Clock,
+        viewers_clock: Clock | None = None,
+    ) -> None:
         self._bus = bus
         self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
         self._state = SiteState()
@@ -102,7 +112,7 @@ class Site:
         self._intake.subscribe(bus)
         self._sums = SavedSums(store)
         self._clock = clock
-        self._stream = live_stream(self._state, clock=clock)
+        self._stream = live_stream(self._state, clock=clock, viewers_clock=viewers_clock or clock)
         quotas = bus.quotas
         gauges = Gauges(
             connected=lambda: bus.connected,
@@ -146,6 +156,12 @@ class Site:
                     task.cancel()
         finally:
             await self._recorder.close()
+
+    async def finish(self) -> None:
+        """Take no message from now on, and let the pages show all that came before."""
+        self._intake.unsubscribe(self._bus)
+        await self._recorder.flush()
+        await self._sums.refresh(self._clock.now_s())
 
     async def _refresh(self) -> None:
         """Once a minute, read what was saved, and forget what is over."""

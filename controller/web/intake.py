@@ -44,6 +44,21 @@ _RUN_KINDS: Final[dict[str, type[Shown]]] = {"energy": RunEnergy, "profile": Pro
 _GPU_KINDS: Final[dict[str, type[Shown]]] = {"energy": GpuEnergy, "limit": LimitChange}
 
 
+def site_filters(topics: Topics) -> tuple[str, ...]:
+    """Return the filters of all that is recorded or shown of a site."""
+    return (
+        topics.node_status(None),
+        topics.run_filter("profile"),
+        topics.run_filter("schedule"),
+        topics.run_filter("energy"),
+        topics.part_filter("energy"),
+        topics.gpu(None, None, "energy"),
+        topics.gpu(None, None, "limit"),
+        topics.grid(None, "carbon"),
+        topics.grid(None, "price"),
+    )
+
+
 class SiteIntake:
     """Takes the messages of all nodes.
 
@@ -75,19 +90,13 @@ class SiteIntake:
 
     def subscribe(self, bus: Bus) -> None:
         """Subscribe to all that is recorded or shown: before the bus connects, which sends all filters at once."""
-        topics = self._topics
-        for topic_filter in (
-            topics.node_status(None),
-            topics.run_filter("profile"),
-            topics.run_filter("schedule"),
-            topics.run_filter("energy"),
-            topics.part_filter("energy"),
-            topics.gpu(None, None, "energy"),
-            topics.gpu(None, None, "limit"),
-            topics.grid(None, "carbon"),
-            topics.grid(None, "price"),
-        ):
+        for topic_filter in site_filters(self._topics):
             bus.subscribe(topic_filter, self.take, qos=1)
+
+    def unsubscribe(self, bus: Bus) -> None:
+        """Undo `subscribe`."""
+        for topic_filter in site_filters(self._topics):
+            bus.unsubscribe(topic_filter, self.take)
 
     def take(self, topic: str, payload: bytes) -> None:
         """Take a message; an empty one clears what was retained."""

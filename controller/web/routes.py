@@ -99,12 +99,15 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node: AskedName | None = None
 
 
-def live_stream(state: SiteState, *, clock: Clock) -> EventStream:
+def live_stream(state: SiteState, *, clock: Clock, viewers_clock: Clock) -> EventStream:
     """Return the stream of what pages show, for a quarter of the connections that there may be."""
     zone = MachineZone()
     max_streams = min(MAX_STREAMS, affordable(MAX_CONNECTIONS) // 4)
     return EventStream(
-        lambda now_s: live_overview(state, now_s, zone), lambda: state.version, clock=clock, max_streams=max_streams
+        lambda: live_overview(state, clock.now_s(), zone),
+        lambda: state.version,
+        clock=viewers_clock,
+        max_streams=max_streams,
     )
 
 

@@ -40,13 +40,13 @@ async def unseen(_monitor: BusMonitor, _settings: ViewSettings) -> None:
     """Show nothing."""
 
 
-def play(options: DemoOptions, view: View = unseen) -> DemoResult:
-    """Run the demo on virtual time, and return its result."""
+def play(options: DemoOptions, view: View = unseen, bus: FakeBus | None = None) -> DemoResult:
+    """Run the demo on virtual time, over a bus of one's own or a new one, and return its result."""
     with TemporaryDirectory() as folder, asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(_play(options, view, Path(folder)))
+        return runner.run(_play(options, view, Path(folder), bus or FakeBus()))
 
 
-async def _play(options: DemoOptions, view: View, folder: Path) -> DemoResult:
+async def _play(options: DemoOptions, view: View, folder: Path, bus: FakeBus) -> DemoResult:
     loop = asyncio.get_running_loop()
     setup = prepare_day(
         await load_grid(options.zone),
@@ -56,7 +56,7 @@ async def _play(options: DemoOptions, view: View, folder: Path) -> DemoResult:
         folder=folder,
         read_ns=lambda: round(loop.time() * NS_PER_S),
     )
-    bus, processes = FakeBus(), FakeProcessTable()
+    processes = FakeProcessTable()
     processes.known[PID] = (fake_process(PID, marks=frozenset({run_mark(KEY)})),)
 
     @asynccontextmanager

@@ -5,16 +5,29 @@ import json
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
+from http.client import HTTPConnection
 from io import StringIO
 from pathlib import Path
 
+import aiohttp
 import pytest
 from rich.console import Console
+from sqlalchemy import select
 
 from controller.demo.day.demo import DemoOptions, main_demo, run_demo
+from controller.demo.day.page import serve
+from controller.demo.day.page_process import PageTask
 from controller.demo.runner import DemoError
 from controller.errors import ConfigError
 from controller.gpu.journal.storage import Journal
+from controller.history.energy_history.history_file import read_history
+from controller.history.energy_history.recorder import FILE
+from controller.history.energy_history.schema import DECISIONS
+from publishers.mqtt.client import MqttClient
+from tests.controller.history.energy_history.records import limit_message
+from tests.fakes import MIDNIGHT_S
+from tests.live.conftest import Mosquitto
 
 pytestmark = pytest.mark.live
 
@@ -71,25 +84,78 @@ def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(temporary: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "options"), [(signal.SIGINT, ""), (signal.SIGTERM, ", web_port=0"), (signal.SIGHUP, "")]
+)
+def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(
+    temporary: Path, number: signal.Signals, options: str
+) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", _MAIN.format("duration_s=60.0")],
+        [sys.executable, "-c", _MAIN.format(f"duration_s=60.0{options}")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as demo:
         assert demo.stdout is not None
-        assert any("measur" in line for line in iter(demo.stdout.readline, ""))  # it may be through with it
+        said: list[str] = []
+        while "measur" not in "".join(said):  # it may be through with it
+            said.append(demo.stdout.readline())
+            assert said[-1]
+        if options:
+            url = said[0].removeprefix("the page: ").strip()
+            connection = HTTPConnection(url.removeprefix("http://"), timeout=10.0)
+            connection.request("GET", "/v1/state")
+            now = datetime.fromtimestamp(json.load(connection.getresponse())["time_s"], UTC)
+            assert now.year < 2025, "the demo's day"
+            connection.close()
         children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text(encoding="ascii").split()
         demo.send_signal(number)
         stdout, stderr = demo.communicate(timeout=20)
     assert demo.returncode == 0, stderr
     assert stdout.rstrip().endswith("stopped on request")
     assert stderr == ""
-    assert len(children) >= 1
+    assert len(children) >= 1 + bool(options)
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert list(temporary.iterdir()) == []
+
+
+async def test_the_page_shows_how_the_day_ended_until_its_stdin_closes(
+    broker: Mosquitto, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = asyncio.StreamReader()
+    task = PageTask(broker=broker.url, state_dir=str(tmp_path), port=0, starts_s=MIDNIGHT_S)
+    limits = limit_message(MIDNIGHT_S + 60.0, detail="the last of the day"), limit_message(MIDNIGHT_S + 120.0)
+    said = ""
+
+    async def eventually_said(what: str) -> None:
+        nonlocal said
+        while what not in said:
+            said += capfd.readouterr().out
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(30.0), MqttClient(url=broker.url) as bus, asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve(task, lines))
+        await eventually_said("http://")
+        async with aiohttp.ClientSession(said.strip()) as client:
+
+            async def time_s() -> float:
+                async with client.get("/v1/state") as answer:
+                    return float((await answer.json())["time_s"])
+
+            assert await time_s() == MIDNIGHT_S
+            bus.publish(*limits[0], qos=1)
+            while await time_s() != MIDNIGHT_S + 60.0:  # noqa: ASYNC110 — of another task
+                await asyncio.sleep(0.01)
+            lines.feed_data(b"\n")
+            await eventually_said("finished")
+            bus.publish(*limits[1], qos=1)
+            assert await bus.flush(10.0)
+            assert await time_s() == MIDNIGHT_S + 60.0
+        lines.feed_eof()
+    recorded = read_history(
+        tmp_path / FILE, lambda connection: connection.execute(select(DECISIONS)).all(), timeout_s=5.0
+    )
+    assert [decision.time_s for decision in recorded] == [MIDNIGHT_S + 60.0]
 
 
 async def test_a_training_process_that_fails_fails_the_demo_with_its_last_words(
@@ -102,10 +168,12 @@ async def test_a_training_process_that_fails_fails_the_demo_with_its_last_words(
 
 
 def test_every_fault_of_the_options_is_told_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    options = DemoOptions(seed=-1, duration_s=1.0, zone="XX", json_path=Path("/nowhere/x.json"), max_slowdown=0.9)
+    options = DemoOptions(
+        seed=-1, duration_s=1.0, zone="XX", json_path=Path("/nowhere/x.json"), max_slowdown=0.9, web_port=-1
+    )
     with pytest.raises(ConfigError) as caught:
         main_demo(options)
-    assert len(caught.value.faults) == 5
-    for fault in ("--seed -1", "--duration-s 1", "--zone XX", "GB", "/nowhere", "--max-slowdown 0.9"):
+    assert len(caught.value.faults) == 6
+    for fault in ("--web -1", "--seed -1", "--duration-s 1", "--zone XX", "GB", "/nowhere", "--max-slowdown 0.9"):
         assert fault in str(caught.value)
     assert capsys.readouterr().out == ""

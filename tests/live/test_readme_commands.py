@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
 NOT_RUN: Final = {
     "make demo": "installs from the network; what it shows is in test_readme.py",
-    ".venv/bin/gridchase demo --help": "of the clone that `make demo` has set up",
+    ".venv/bin/gridchase demo --web": "of the clone that `make demo` has set up",
     "pip install '.[controller]' ./controller": "installs from the network; the wheels are in test_distributions.py",
     "pip install .": "the same",
     "gridchase demo --recurrences 20": "takes a minute; in test_demo_recurrences.py",

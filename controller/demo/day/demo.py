@@ -3,6 +3,8 @@
     training (a process) ──► broker (a child, or embedded) ◄──► controller, and the view (this process)
           └────────► file of events of the simulated GPU ◄────────┘
 
+With `--web` a third process serves the page, until a stop.
+
 The training process publishes its iterations through the real publisher. The controller profiles, plans and writes
 limits as with NVML. The view subscribes to what a dashboard would. The result comes from the simulation itself.
 """
@@ -10,7 +12,7 @@ limits as with NVML. The view subscribes to what a dashboard would. The result c
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,8 +23,9 @@ from msgspec import Struct
 from rich.console import Console
 
 from controller.app import Connect, NodeContext, run_controller
-from controller.demo.day.grid import list_zones, load_grid
+from controller.demo.day.grid import Grid, list_zones, load_grid
 from controller.demo.day.monitor import BusMonitor, HalfHourMeans
+from controller.demo.day.page_process import PageProcess, PageTask, serving_page
 from controller.demo.day.report import DemoResult, day_result, print_day_result
 from controller.demo.day.setup import NODE, DaySetup, prepare_day
 from controller.demo.day.training import READY
@@ -50,6 +53,7 @@ SHORTEST_DAY_S: Final = 5.0
 LONGEST_DAY_S: Final = DAY_S
 START_TIMEOUT_S: Final = 20.0
 END_TIMEOUT_S: Final = 15.0
+MAX_PORT: Final = 65_535
 _SPARE_S: Final = 60.0
 
 
@@ -69,6 +73,7 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
         zone: the grid: one of `list_zones()`.
         json_path: where the result is written as JSON, or None.
         max_slowdown: the largest allowed slowdown of the run (1.03: 3 %).
+        web_port: where the page is served on this machine, until a stop; 0 takes a free port, None: no page.
     """
 
     seed: int = 1
@@ -76,6 +81,7 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
     zone: str = "GB"
     json_path: Path | None = None
     max_slowdown: float = 1.03
+    web_port: int | None = None
 
 
 def check_options(options: DemoOptions) -> list[str]:
@@ -87,6 +93,8 @@ def check_options(options: DemoOptions) -> list[str]:
         faults.append(f"--zone {options.zone}: must be one of {', '.join(list_zones())}")
     if not 1 <= options.max_slowdown <= 10:  # noqa: PLR2004 — the bounds of plan.max_slowdown
         faults.append(f"--max-slowdown {options.max_slowdown:g}: must be 1 to 10 (1.03 is 3 % slower)")
+    if options.web_port is not None and not 0 <= options.web_port <= MAX_PORT:
+        faults.append(f"--web {options.web_port}: must be a port, 0 to {MAX_PORT}; 0 takes a free one")
     return faults
 
 
@@ -97,27 +105,40 @@ def main_demo(options: DemoOptions) -> int:
         ConfigError: the options are wrong.
     """
     return run_to_exit_code(
-        lambda console: run_demo(options, console=console),
+        lambda console, show_result: run_demo(options, console=console, show_result=show_result),
         faults=check_options(options),
         json_path=options.json_path,
         print_result=print_day_result,
     )
 
 
-async def run_demo(options: DemoOptions, *, console: Console, view: View = show) -> DemoResult:
-    """Run the demo, show it on a console, and return its result. Cancelled, it leaves nothing behind.
+async def run_demo(
+    options: DemoOptions,
+    *,
+    console: Console,
+    view: View = show,
+    show_result: Callable[[DemoResult], None] = lambda _: None,
+) -> None:
+    """Run the demo and show it on a console; with a page, until cancelled. It leaves nothing behind.
 
     Args:
         options: the options.
         console: where it is shown.
         view: shows the messages on the bus until it is cancelled.
+        show_result: shows the result, as soon as there is one.
 
     Raises:
         DemoError: it failed.
     """
     grid = await load_grid(options.zone)
     try:
-        async with demo_broker() as (broker, folder), _training_process() as training:
+        async with (
+            demo_broker() as (broker, folder),
+            _page(options, grid, broker, folder) as page,
+            _training_process() as training,
+        ):
+            if page is not None:
+                console.print(f"the page: {page.url}", highlight=False)
             setup = prepare_day(
                 grid,
                 seed=options.seed,
@@ -125,8 +146,13 @@ async def run_demo(options: DemoOptions, *, console: Console, view: View = show)
                 max_slowdown=options.max_slowdown,
                 folder=folder,
             )
+            ports = _real_ports(setup, broker, training, page)
             async with asyncio.timeout(2 * options.duration_s + _SPARE_S):
-                return await run_day(setup, _real_ports(setup, broker, training), partial(view, console=console))
+                result = await run_day(setup, ports, partial(view, console=console))
+            show_result(result)
+            if page is not None:
+                console.print(f"the page stays at {page.url} until you stop this (Ctrl-C)", highlight=False)
+                await page.wait()
     except TimeoutError as error:
         raise DemoError("it took more than twice as long as it should: this machine is too busy") from error
 
@@ -141,6 +167,7 @@ class DayPorts:
         connect: `connect(will, birth)` returns the controller's bus, to be entered.
         listen: returns the monitor's bus, to be entered.
         train: runs the whole job on a GPU.
+        on_released: called when the run has ended and its limit is restored, before the controller stops.
         processes: the processes of the machine.
     """
 
@@ -149,6 +176,7 @@ class DayPorts:
     connect: Connect
     listen: Callable[[], AbstractAsyncContextManager[Bus]]
     train: Callable[[SimulatedGpu], Coroutine[None, None, None]]
+    on_released: Callable[[], Coroutine[None, None, None]] | None = None
     processes: ProcessTable = field(default_factory=ProcFileSystem)
 
 
@@ -174,12 +202,16 @@ async def run_day(
             await wait_for_event(monitor.finished, END_TIMEOUT_S, "the controller published no final energy of the run")
             with suppress(DemoError):  # the result shows it; a limit that was never changed is not restored either
                 await wait_for_event(monitor.released, END_TIMEOUT_S, "the limit was not restored")
+            if ports.on_released is not None:
+                await ports.on_released()
             viewer.cancel()
         stop.set()
     return day_result(setup, monitor, broker=ports.broker)
 
 
-def _real_ports(setup: DaySetup, broker: EmbeddedBroker, training: asyncio.subprocess.Process) -> DayPorts:
+def _real_ports(
+    setup: DaySetup, broker: EmbeddedBroker, training: asyncio.subprocess.Process, page: PageProcess | None
+) -> DayPorts:
     async def train(gpu: SimulatedGpu) -> None:
         task = setup.training_task(broker_url=broker.url, gpu_uuid=gpu.uuid)
         await _train(training, msgspec.json.encode(task) + b"\n")
@@ -190,6 +222,7 @@ def _real_ports(setup: DaySetup, broker: EmbeddedBroker, training: asyncio.subpr
         connect=lambda will, birth: MqttClient(url=broker.url, will=will, birth=birth),
         listen=lambda: MqttClient(url=broker.url),
         train=train,
+        on_released=page.finish if page is not None else None,
     )
 
 
@@ -215,6 +248,16 @@ def _view_settings(setup: DaySetup) -> ViewSettings:
         min_power_limit_w=setup.curve.min_power_limit_w,
         max_power_limit_w=setup.curve.max_power_limit_w,
     )
+
+
+def _page(
+    options: DemoOptions, grid: Grid, broker: EmbeddedBroker, folder: Path
+) -> AbstractAsyncContextManager[PageProcess | None]:
+    """Serve the page while the body runs, if it is wanted."""
+    if options.web_port is None:
+        return nullcontext()
+    task = PageTask(broker=broker.url, state_dir=str(folder / "page"), port=options.web_port, starts_s=grid.starts_s)
+    return serving_page(task)
 
 
 @asynccontextmanager

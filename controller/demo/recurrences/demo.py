@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -96,11 +97,20 @@ def main_recurrences(options: RecurrenceOptions, *, show_learned: ShowLearned) -
     """
     with _quiet_runs():
         return run_to_exit_code(
-            lambda console: run_recurrences(options, console=console, show_learned=show_learned),
+            partial(_run_and_show, options, show_learned),
             faults=check_recurrences(options),
             json_path=options.json_path,
             print_result=print_recurrences,
         )
+
+
+async def _run_and_show(
+    options: RecurrenceOptions,
+    show_learned: ShowLearned,
+    console: Console,
+    show_result: Callable[[RecurrencesResult], None],
+) -> None:
+    show_result(await run_recurrences(options, console=console, show_learned=show_learned))
 
 
 @contextmanager

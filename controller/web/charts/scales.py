@@ -95,7 +95,7 @@ def _scale(axis: NumberAxis, values: Iterable[float], *, has_room: bool, lone_ha
     if axis.is_log:
         span_log = math.log(high) - math.log(low)
         factor = 2.0 if span_log <= _EQUAL_LOG else math.exp(PADDING_RATIO * span_log) if has_room else 1.0
-        return Scale(low / factor, high * factor, is_log=True)
+        return Scale(max(low / factor, 1 / _HUGE), min(high * factor, _HUGE), is_log=True)
     if high - low <= 1e-12 * max(abs(low), abs(high)):
         half = lone_half or 0.1 * abs(low) or 1.0
         low, high = low - half, high + half

@@ -54,15 +54,15 @@ class EventStream:
     """Sends values to all viewers: whoever is slow skips to the newest.
 
     Args:
-        values: returns what pages show at a time [Unix s].
+        values: returns what pages show now.
         version: returns a number that grows when that may have changed.
-        clock: the time.
+        clock: the time of the viewers.
         max_streams: how many there may be at once.
     """
 
     def __init__(
         self,
-        values: Callable[[float], LiveValues],
+        values: Callable[[], LiveValues],
         version: Callable[[], int],
         *,
         clock: Clock,
@@ -119,7 +119,7 @@ class EventStream:
 
     def _make(self, now_s: float) -> _Event:
         """Return the newest event: a new one where anything looks otherwise than before."""
-        version, values, newest = self._version(), self._values(now_s), self._newest
+        version, values, newest = self._version(), self._values(), self._newest
         if newest is not None and msgspec.structs.replace(values, time_s=newest.values.time_s) == newest.values:
             self._newest = replace(newest, version=version, made_s=now_s)
             return self._newest

@@ -32,6 +32,12 @@ ENDED_S: Final = DAY_S
 """For so long an ended or silent run is known here; then the history alone has it."""
 GONE_S: Final = 7 * DAY_S
 """For so long nodes and GPUs are missed."""
+SILENT_S: Final = 180.0
+"""After this, what a GPU or a run said last does not hold any more, if it used to say so more often [s]."""
+SILENT_PERIODS: Final = 3.0
+"""Otherwise after so many of its periods."""
+MAX_PERIOD_S: Final = 3_600.0
+"""Longer ones are of a clock that was set, or of an outage [s]."""
 Shown = NodeStatus | GpuEnergy | LimitChange | RunEnergy | ProfileReport | RunSchedule | GridSignal
 
 
@@ -55,38 +61,50 @@ class NodeState:
 
 
 @dataclass(kw_only=True)
-class GpuState:
-    """A GPU: what it draws, its limit and why.
+class Speaker:
+    """Who publishes energies, periodically.
 
     Attributes:
-        energy: the newest.
-        limit: the newest.
-        heard_s: when either arrived here last [Unix s].
+        heard_s: when any message about it arrived here last [Unix s].
         spoke_s: when a new energy arrived, by the clock here, since its node's may be wrong; the first one, which the
             broker may have kept for long, counts as of its own time [Unix s].
+        period_s: between the times of the last two energies [s]; 0: there was one. A clock that was set back makes it
+            negative.
     """
 
-    energy: GpuEnergy | None = None
-    limit: LimitChange | None = None
     heard_s: float = 0.0
     spoke_s: float = 0.0
+    period_s: float = 0.0
+
+    def on_energy(self, known: GpuEnergy | RunEnergy | None, new: GpuEnergy | RunEnergy, now_s: float) -> None:
+        """Note an energy that arrives [Unix s]; the known one may be sent again, which says nothing."""
+        if known is None:
+            self.spoke_s = min(new.time_s or now_s, now_s)
+        elif known.time_s != new.time_s:
+            self.spoke_s = now_s
+            self.period_s = min((new.time_s or 0.0) - (known.time_s or 0.0), MAX_PERIOD_S)
+
+    def is_heard(self, now_s: float) -> bool:
+        """Return whether what it said last still holds."""
+        return now_s - self.spoke_s <= max(SILENT_S, SILENT_PERIODS * self.period_s)
 
 
 @dataclass(kw_only=True)
-class RunState:
-    """A run: what it has used, its curve, its plan; `parts` are the energies of its nodes, where it has several.
+class GpuState(Speaker):
+    """A GPU: what it draws, its limit and why; the newest of each."""
 
-    Attributes:
-        heard_s: when any of them arrived here last [Unix s].
-        spoke_s: when a new energy of the whole run arrived, as of a GPU [Unix s].
-    """
+    energy: GpuEnergy | None = None
+    limit: LimitChange | None = None
+
+
+@dataclass(kw_only=True)
+class RunState(Speaker):
+    """A run: what it has used, its curve, its plan; `parts` are the energies of its nodes, where it has several."""
 
     energy: RunEnergy | None = None
     profile: ProfileReport | None = None
     schedule: RunSchedule | None = None
     parts: dict[str, RunEnergy] = field(default_factory=dict)
-    heard_s: float = 0.0
-    spoke_s: float = 0.0
 
 
 class SiteState:
@@ -138,7 +156,7 @@ class SiteState:
         message = msgspec.structs.replace(message, node=key.node, gpu_uuid=key.gpu_uuid)
         gpu.heard_s = now_s
         if isinstance(message, GpuEnergy):
-            gpu.spoke_s = _spoke_s(gpu.spoke_s, gpu.energy, message, now_s)
+            gpu.on_energy(gpu.energy, message, now_s)
             gpu.energy = message
         elif message != gpu.limit:  # else the broker has sent the retained one again
             gpu.limit = message
@@ -169,7 +187,7 @@ class SiteState:
                 self._n_parts += node not in run.parts
                 run.parts[node] = msgspec.structs.replace(message, node=node, **key._asdict())
             case RunEnergy():
-                run.spoke_s = _spoke_s(run.spoke_s, run.energy, message, now_s)
+                run.on_energy(run.energy, message, now_s)
                 run.energy = msgspec.structs.replace(message, **key._asdict())
             case ProfileReport():
                 run.profile = msgspec.structs.replace(message, **key._asdict())
@@ -243,14 +261,6 @@ class SiteState:
         """Return what the status of its node says of a GPU; None: nothing, or no status."""
         node = self.nodes.get(key.node)
         return next((gpu for gpu in node.status.gpus if gpu.uuid == key.gpu_uuid), None) if node else None
-
-
-def _spoke_s(
-    before_s: float, known: GpuEnergy | RunEnergy | None, message: GpuEnergy | RunEnergy, now_s: float
-) -> float:
-    if known is None:
-        return min(message.time_s or now_s, now_s)
-    return before_s if known.time_s == message.time_s else now_s
 
 
 def _run_said_s(run: RunState) -> float:

@@ -25,8 +25,6 @@ from publishers.messages.reasons import short_reason
 from publishers.messages.reports import GpuDescription
 from publishers.training.reporting.amounts import power_text
 
-SILENT_S: Final = 180.0
-"""What a GPU or a run said longer ago no longer holds [s]; they speak every few seconds."""
 MAX_ROWS: Final = 256
 """Of GPUs on one page."""
 MEASURING: Final = frozenset({"profiling", "refining"})
@@ -89,7 +87,7 @@ def _view(
 ) -> GpuView:
     is_online = state.is_online(key.node)
     energy, limit = gpu.energy, gpu.limit
-    is_fresh = is_online and energy is not None and now_s - gpu.spoke_s <= SILENT_S
+    is_fresh = is_online and energy is not None and gpu.is_heard(now_s)
     power_w = energy.power_w if energy is not None and is_fresh else None
     limit_w = limit.power_limit_w if limit is not None else None
     if limit_w is None and energy is not None:

@@ -39,7 +39,7 @@ async def test_each_route_is_described_as_it_is_served(tmp_path: Path) -> None:
     clock, state = LoopClock(), SiteState()
     routes = [
         *site_routes(store, clock=clock, troubles=list, gauges=CollectorRegistry()),
-        *live_routes(live_stream(state, clock=clock), state=state, clock=clock),
+        *live_routes(live_stream(state, clock=clock, viewers_clock=clock), state=state, clock=clock),
     ]
     assert {name: (one.method, one.path) for name, one in OPERATIONS.items()} == {
         route.name: (route.method, route.path) for route in routes

@@ -25,9 +25,9 @@ class Watched:
         routes = [Route(name="events", path="/v1/events", handle=self.stream.handle)]
         self.server = HttpServer(routes, host="127.0.0.1", port=9323, title="stream")
 
-    def _values(self, now_s: float) -> LiveValues:
+    def _values(self) -> LiveValues:
         self.n_rendered += 1
-        return LiveValues(time_s=now_s, texts={"power": f"{self.number} W"}, bars={})
+        return LiveValues(time_s=self.clock.now_s(), texts={"power": f"{self.number} W"}, bars={})
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:

@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from controller.web.live import site_state
-from controller.web.live.site_state import ENDED_S, GONE_S, MAX_DECISIONS, GpuKey, Shown, SiteState
+from controller.web.live.site_state import (
+    ENDED_S,
+    GONE_S,
+    MAX_DECISIONS,
+    MAX_PERIOD_S,
+    SILENT_PERIODS,
+    SILENT_S,
+    GpuKey,
+    Shown,
+    SiteState,
+)
 from publishers.messages.reports import (
     GpuDescription,
     GpuEnergy,
@@ -167,6 +177,24 @@ def test_a_wrong_clock_makes_nobody_silent_and_what_a_broker_kept_is_not_new() -
     assert say(MIDNIGHT_S, MIDNIGHT_S) == -behind_s, "perhaps retained"
     assert say(MIDNIGHT_S + 5.0, MIDNIGHT_S + 5.0) == 5.0
     assert say(MIDNIGHT_S + 5.0, MIDNIGHT_S + 900.0) == 5.0, "sent again by the broker"
+
+
+def test_what_speaks_seldom_is_silent_after_three_of_its_periods() -> None:
+    site = Site()
+    topic = TOPICS.gpu(*GPU, "energy")
+
+    def silence_s(period_s: float) -> float:
+        begin_s = MIDNIGHT_S
+        for at_s in (begin_s, begin_s + period_s):
+            site.say(topic, GpuEnergy(time_s=at_s), at_s)
+        said_s = begin_s + period_s
+        gpu = site.state.gpus.pop(GPU)
+        return next(after_s for after_s in range(0, 20_000, 10) if not gpu.is_heard(said_s + after_s))
+
+    assert silence_s(5.0) == SILENT_S + 10.0
+    assert silence_s(300.0) == SILENT_PERIODS * 300.0 + 10.0
+    assert silence_s(1e7) == SILENT_PERIODS * MAX_PERIOD_S + 10.0, "a clock that was set"
+    assert silence_s(-3_600.0) == SILENT_S + 10.0
 
 
 def test_what_only_tests_the_broker_is_not_shown() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from controller.history.energy_history.report import Entry
 from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.saved_sums import Sums
-from controller.web.pages.gpus import SILENT_S, gpu_views
+from controller.web.live.site_state import SILENT_S
+from controller.web.pages.gpus import gpu_views
 from controller.web.pages.overview import (
     MAX_ALERTS,
     MAX_RUNS,
