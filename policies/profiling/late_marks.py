@@ -25,7 +25,9 @@ MADE_GOOD_RATIO: Final = 0.25
 """… and a later step is as much shorter, to this share of the excess …"""
 MOST_LATE: Final = 8
 """… after so many steps at most, none of which is an outlier."""
-MAD_PER_DEVIATION: Final = 0.6745
+QUARTILE_PER_DEVIATION: Final = 0.3186
+"""The lower quartile of the absolute deviations of normal noise, in standard deviations: half of the steps may be
+outliers, long and short ones, in a loop that waits often."""
 LEAST_N: Final = 8
 """With fewer steps it is not known what is usual."""
 
@@ -48,9 +50,9 @@ def usual_step(times_s: Values) -> UsualStep | None:
     """Return what is usual among the last steps, shape (n,) [s]; None: it is not known, or there is no outlier."""
     if len(times_s) < LEAST_N or float(times_s.max()) <= (1 + LATE_RATIO) * float(times_s.min()):
         return None
-    middle = len(times_s) // 2
+    middle, quarter = len(times_s) // 2, len(times_s) // 4
     time_s = float(np.partition(times_s, middle)[middle])
-    deviation_s = float(np.partition(np.abs(times_s - time_s), middle)[middle]) / MAD_PER_DEVIATION
+    deviation_s = float(np.partition(np.abs(times_s - time_s), quarter)[quarter]) / QUARTILE_PER_DEVIATION
     return UsualStep(1e9 * time_s, 1e9 * max(LATE_RATIO * time_s, LATE_DEVIATIONS * deviation_s))
 
 
