@@ -1,8 +1,8 @@
 """The iteration log of one rank: records iterations as they arrive, and counts them between any two moments.
 
 A pause that the training did not tell of, as a validation in its loop, is found (`policies.profiling.rhythm_track`) and
-cut out: it is a gap like any other. Times are the node's monotonic clock. Memory is bounded: the oldest spans are
-dropped, the totals are kept.
+cut out: it is a gap like any other. A late mark is moved to where its step ended (`policies.profiling.late_marks`).
+Times are the node's monotonic clock. Memory is bounded: the oldest spans are dropped, the totals are kept.
 """
 
 import math
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from controller.accounting.iteration_marks import IterationMarks, Part
 from controller.runtime.clock import NS_PER_S
+from policies.profiling.late_marks import MOST_LATE, UsualStep, settle_marks, usual_step
 from policies.profiling.rhythm_track import RhythmTracker
 from publishers.messages.training import Iterations
 
@@ -120,6 +121,11 @@ class RankLog(Protocol):
         ...
 
     @property
+    def settled_ns(self) -> int | None:
+        """Return the same without the last iterations, where their marks may turn out to be late [ns]."""
+        ...
+
+    @property
     def is_live(self) -> bool:
         """Return whether there were iterations."""
         ...
@@ -183,6 +189,7 @@ class IterationLog:
         begin_ns: when the oldest remembered iteration began [ns].
         first_begin_ns: when the first iteration of all began [ns]; None before one is known, and in a resumed log.
         end_ns: when the newest iteration ended [ns].
+        settled_ns: the same, without iterations whose marks may turn out to be late [ns].
         is_live: whether a message has come to this log, and not only to the one that it resumes.
         n_iterations: iterations so far, lost ones included.
         n_lost: iterations that ran but were never reported.
@@ -210,6 +217,8 @@ class IterationLog:
         self.begin_ns: int | None = None
         self.first_begin_ns: int | None = None
         self.end_ns: int | None = None
+        self.settled_ns: int | None = None
+        self._counted_ns = 0
         self.is_live = False
         self.n_iterations = 0.0
         self.n_lost = 0
@@ -326,12 +335,13 @@ class IterationLog:
             return
         self._trusts_requests = self._trusts_requests and not marks.fetches_ahead
         intervals = marks.intervals(trusts_requests=self._trusts_requests)
+        usual = usual_step(self.rhythm.last_times_s(intervals)) if marks.counts_steps else None
         for part in marks.without(self.rhythm.find_pauses(intervals)):
-            self._count(part)
+            self._count(part, usual)
         self.rhythm.add(intervals, duration_s=(int(marks.ends_ns[-1]) - marks.begin_ns) / NS_PER_S)
 
-    def _count(self, part: Part) -> None:
-        """Count iterations without a gap, and those lost before them."""
+    def _count(self, part: Part, usual: UsualStep | None = None) -> None:
+        """Count iterations without a gap, and those lost before them; `usual` is what the last ones took."""
         first, begin_ns, ends_ns = part
         n_lost = 0
         if self.end_ns is not None and self._next_iteration is not None:
@@ -349,6 +359,7 @@ class IterationLog:
         self.n_lost += n_lost
         self.n_iterations += len(ends_ns) + n_lost
         span = self._add_span(begin_ns, ends_ns)
+        self._settle(usual)
         ran_s = (span.end_ns - span.begin_ns) / NS_PER_S
         self.active_s += ran_s
         self.running_s += ran_s
@@ -393,6 +404,7 @@ class IterationLog:
 
         A moment in a short gap follows the span before it, which shows that the gap was short.
         """
+        self._counted_ns = time_ns
         spans = self._spans
         while len(spans) > 1 and spans[1].begin_ns <= time_ns:
             self._n_marks -= len(spans.popleft().marks_ns)
@@ -454,17 +466,37 @@ class IterationLog:
         self._add(span)
         return span
 
+    def _settle(self, usual: UsualStep | None) -> None:
+        """Move late marks among the last ones, as far as none of them is counted."""
+        if usual is None:
+            return
+        spans, n_marks = [self._spans.pop()], 0
+        while self._spans and spans[0].gap_ns == 0 and n_marks <= MOST_LATE:
+            n_marks += len(self._spans[-1].marks_ns) - 1
+            spans.insert(0, self._spans.pop())
+        joined_ns = np.concatenate((spans[0].marks_ns[:1], *(span.marks_ns[1:] for span in spans)))
+        marks_ns, self.settled_ns = settle_marks(joined_ns, usual, fixed_until_ns=self._counted_ns)
+        if marks_ns is not joined_ns:
+            first = 0
+            for place, span in enumerate(spans):
+                last = first + len(span.marks_ns) - 1
+                part_ns = marks_ns[first : last + 1]
+                spans[place] = IterationSpan(part_ns, int(part_ns[0]), int(part_ns[-1]), span.gap_ns)
+                first = last
+        self._spans.extend(spans)
+
     def _add(self, span: IterationSpan) -> None:
         self._spans.append(span)
         self._n_marks += len(span.marks_ns)
         while len(self._spans) > MAX_SPANS or self._n_marks > MAX_MARKS:
             self._n_marks -= len(self._spans.popleft().marks_ns)
         self.begin_ns, self.end_ns = (self._spans[0].begin_ns, span.end_ns) if self._spans else (None, None)
+        self.settled_ns = self.end_ns
 
     def _forget_passed_time(self) -> None:
         self._spans.clear()
         self._n_marks = 0
-        self.begin_ns = self.end_ns = None
+        self.begin_ns = self.end_ns = self.settled_ns = None
 
 
 def _is_warm_up(begin_ns: int, ends_ns: NDArray[np.int64]) -> bool:

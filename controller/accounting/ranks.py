@@ -112,6 +112,11 @@ class PooledLog:
         return min(running, default=None) or max((log.end_ns for log in self._live if log.end_ns), default=None)
 
     @property
+    def settled_ns(self) -> int | None:
+        """Return the same: one of several is not waited for [ns]."""
+        return self.end_ns
+
+    @property
     def is_live(self) -> bool:
         """Return whether any has iterated."""
         return bool(self._live)
@@ -370,7 +375,8 @@ class Ranks:
     def known_ns(self) -> tuple[int, int] | None:
         """Return from when to when the iterations of every rank are known [ns], or None while a rank has shown none."""
         begins_ns = [log.begin_ns for log in self.logs if log.begin_ns is not None]
-        ends_ns = [log.end_ns for log in self.logs if log.end_ns is not None]
+        logs_end_ns = [log.end_ns if self.ending else log.settled_ns for log in self.logs]
+        ends_ns = [end_ns for end_ns in logs_end_ns if end_ns is not None]
         if not begins_ns or len(ends_ns) < len(self.logs):
             return None
         return max(begins_ns), min(ends_ns)

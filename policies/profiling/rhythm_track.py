@@ -119,6 +119,10 @@ class RhythmTracker:
             return NO_PAUSES
         return Pauses(at=at, lengths_s=new.loose_s[at] - median_of(around.loose_s))
 
+    def last_times_s(self, new: Intervals) -> Values:
+        """Return how long the last intervals took, new ones included, as many as tell what is usual [s]."""
+        return self._last(new, max(len(new), USUAL_N)).times_s
+
     def add(self, new: Intervals, *, duration_s: float) -> None:
         """Add intervals that take so long together [s], and judge the last ones where that is due."""
         if self._recent and not self._recent[-1].is_like(new):

@@ -1,9 +1,10 @@
 """The log of a rank: counts between any two moments, refuses nonsense, and does not grow for ever."""
 
-from itertools import pairwise
+from itertools import accumulate, cycle, pairwise
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.accounting.iteration_log import LATEST_FUTURE_NS, MAX_SPANS, IterationLog
@@ -295,3 +296,55 @@ def test_a_first_iteration_that_was_the_start_of_its_process_is_a_pause(ends_s: 
     rest = log.activity(ns(ends_s[0]), ns(after_s[-1]))
     assert (rest.is_continuous, rest.n_iterations) == (True, len(ends_s) + 1)
     assert log.active_s == pytest.approx(after_s[-1] - is_warm_up * ends_s[0])
+
+
+LATE_STEPS_S = [0.064, 0.064, 0.084, 0.044, 0.0645, 0.0635, 0.064, 0.128, 0.064, 0.0, 0.064, 0.064] * 8
+
+
+def messages_of_steps(steps_s: list[float], sizes: list[int]) -> list[Iterations]:
+    """Return messages of steps that follow each other, so many in each, the sizes again and again."""
+    ends_s = list(accumulate(steps_s, initial=10.0))
+    messages, first = list[Iterations](), 0
+    for seq, size in enumerate(cycle(sizes)):
+        last = min(first + size, len(steps_s))
+        sent = iterations(ends_s[first], ends_s[first + 1 : last + 1], seq=seq, first=first)
+        messages.append(msgspec.structs.replace(sent, counted_by="optimizer"))
+        if last == len(steps_s):
+            return messages
+        first = last
+    raise AssertionError
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5))
+@settings(max_examples=25)
+def test_late_marks_are_moved_across_messages(sizes: list[int]) -> None:
+    log = IterationLog()
+    for message in messages_of_steps(LATE_STEPS_S, sizes):
+        assert log.append(message, now_ns=LATE_NS)
+    for at_s in (12.0, 13.0, 14.0, 15.0):
+        for offset_s in (0.0, 0.01, 0.02, 0.03, 0.04, 0.05):
+            begin_ns = ns(at_s + offset_s)
+            assert log.activity(begin_ns, begin_ns + ns(0.64)).n_iterations == pytest.approx(10.0, abs=0.02)
+    assert log.running_s == pytest.approx(sum(LATE_STEPS_S))
+
+
+@given(
+    steps_s=st.lists(st.sampled_from([0.064, 0.064, 0.064, 0.084, 0.044, 0.03, 0.098]), min_size=20, max_size=80),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    is_patient=st.booleans(),
+)
+@settings(max_examples=50)
+def test_each_iteration_is_counted_once_whenever_it_is_counted(
+    steps_s: list[float], sizes: list[int], is_patient: bool
+) -> None:
+    log, counted, since_ns = IterationLog(), 0.0, ns(10.0)
+    for message in messages_of_steps(steps_s, sizes):
+        log.append(message, now_ns=LATE_NS)
+        until_ns = (log.settled_ns if is_patient else log.end_ns) or since_ns
+        if until_ns > since_ns:
+            until_ns = (since_ns + 2 * until_ns) // 3
+            counted += log.activity(since_ns, until_ns).n_iterations
+            log.forget_before(until_ns)
+            since_ns = until_ns
+    counted += log.activity(since_ns, log.end_ns or 0).n_iterations
+    assert counted == pytest.approx(len(steps_s), abs=1e-6)

@@ -1,5 +1,6 @@
 """The ranks of a run: who speaks for which, who has ended, and when all are there."""
 
+import msgspec
 import pytest
 
 from controller.accounting.ranks import GATHER_S, LOST_GRACE_S, Ranks
@@ -165,6 +166,17 @@ def test_known_is_what_every_rank_has_reported() -> None:
     run.members[1].log.append(iterations(2, [5, 9]), now_ns=ns(9))
     assert run.known_ns() == (ns(2), ns(3))
     assert run.slowest is run.members[0].log
+
+
+def test_what_may_be_a_late_mark_is_waited_for_until_the_run_has_ended() -> None:
+    run = ranks()
+    run.on_status(0, rank_status(), now_s=0)
+    ends_s = [1.0 + 0.1 * n for n in range(20)]
+    message = msgspec.structs.replace(iterations(0.9, [*ends_s, ends_s[-1] + 0.15]), counted_by="optimizer")
+    run.members[0].log.append(message, now_ns=ns(9))
+    assert run.known_ns() == (ns(0.9), ns(ends_s[-1]))
+    run.on_status(0, rank_status(state="finished"), now_s=1)
+    assert run.known_ns() == (ns(0.9), ns(ends_s[-1] + 0.15))
 
 
 @pytest.mark.parametrize(("n_others", "running_s"), [(20, 20.0), (40, 40.0)], ids=["abreast", "on its own"])
