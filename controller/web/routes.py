@@ -101,19 +101,17 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def live_stream(state: SiteState, *, clock: Clock) -> EventStream:
     """Return the stream of what pages show, for a quarter of the connections that there may be."""
-    zone = MachineZone()
     max_streams = min(MAX_STREAMS, affordable(MAX_CONNECTIONS) // 4)
     return EventStream(
-        lambda now_s: live_overview(state, now_s, zone), lambda: state.version, clock=clock, max_streams=max_streams
+        lambda now_s: live_overview(state, now_s), lambda: state.version, clock=clock, max_streams=max_streams
     )
 
 
 def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[Route]:
     """Return the routes of what pages show: as it changes, and once."""
-    zone = MachineZone()
 
     async def now(_request: web.Request, _client: str) -> web.Response:
-        return json_response(live_overview(state, clock.now_s(), zone))
+        return json_response(live_overview(state, clock.now_s()))
 
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
     return [

@@ -51,6 +51,7 @@ class GpuView:
         prior_w: the one from before.
         job: that computes on it.
         why: why it has its limit, or what is wrong.
+        since_s: since when [Unix s]; None: not known.
         is_wrong: whether somebody should look at it.
         state: all that is known.
     """
@@ -64,6 +65,7 @@ class GpuView:
     prior_w: float | None
     job: str | None
     why: str
+    since_s: float | None
     is_wrong: bool
     state: GpuState
 
@@ -74,19 +76,17 @@ class GpuView:
         return _watts(self.power_w), limit
 
 
-def gpu_views(state: SiteState, now_s: float, zone: tzinfo) -> list[GpuView]:
+def gpu_views(state: SiteState, now_s: float) -> list[GpuView]:
     """Return all GPUs that were heard of, by node and number."""
     described = {GpuKey(name, gpu.uuid): gpu for name, node in state.nodes.items() for gpu in node.status.gpus}
     views = [
-        _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s, zone)
+        _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s)
         for key in {*described, *state.gpus}
     ]
     return sorted(views, key=lambda view: (view.key.node, _index(view.state, described.get(view.key)), view.key))
 
 
-def _view(
-    state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float, zone: tzinfo
-) -> GpuView:
+def _view(state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float) -> GpuView:
     is_online = state.is_online(key.node)
     energy, limit = gpu.energy, gpu.limit
     is_fresh = is_online and energy is not None and now_s - gpu.spoke_s <= SILENT_S
@@ -98,14 +98,15 @@ def _view(
     is_wrong = reason in _WRONG or reason.endswith(_WRONG_ENDS)
     job = energy.job if energy is not None and is_fresh else None
     why = decision_text(limit) if limit is not None else NOT_KNOWN_YET
+    since_s = limit.time_s if limit is not None else None
     mark: State = "measuring" if reason in MEASURING else "ok" if job else "idle"
     if is_wrong:
         mark, why = "warning", short_reason(reason)
     elif not is_online:
         mark, why = "error", "its node is offline"
     elif power_w is None:
-        heard = f" since {moment_text(energy.time_s, now_s, zone)}" if energy is not None else ""
-        mark, why, is_wrong = "error", f"does not answer{heard}", True
+        mark, why, is_wrong = "error", "does not answer", True
+        since_s = energy.time_s if energy is not None else None
     index = _index(gpu, description)
     return GpuView(
         key=key,
@@ -117,6 +118,7 @@ def _view(
         prior_w=description.prior_power_limit_w if description is not None else None,
         job=job,
         why=why,
+        since_s=since_s,
         is_wrong=is_wrong,
         state=gpu,
     )
@@ -152,22 +154,16 @@ def _tile(view: GpuView) -> Markup:
     return element(
         "li",
         line,
-        render_gauge(view),
+        render_gauge(view, f"prior limit {_power(view.prior_w)}"),
         element("div", element("bdi", escaped(below)), class_="job second"),
         class_="gpu",
     )
 
 
-def render_gauge(view: GpuView) -> Markup:
+def render_gauge(view: GpuView, label: str = "") -> Markup:
     """Return the bar of a GPU: filled as far as it draws, a mark at its limit; the whole is its prior limit."""
     drawn_ratio, mark_ratio = _shares(view)
-    said = {"draws": view.power_w, "limit": view.limit_w, "prior limit": view.prior_w}
-    return render_bar(
-        ", ".join(f"{what} {_watts(power_w)} W" for what, power_w in said.items()),
-        drawn_ratio=drawn_ratio,
-        mark_ratio=mark_ratio,
-        id_=gpu_element_id(view.key, "bar"),
-    )
+    return render_bar(label, drawn_ratio=drawn_ratio, mark_ratio=mark_ratio, id_=gpu_element_id(view.key, "bar"))
 
 
 def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
@@ -215,7 +211,7 @@ def _watts(power_w: float | None) -> str:
 def render_gpus(state: SiteState, *, node: str | None = None, now_s: float, zone: tzinfo) -> str:
     """Return the page of all GPUs, or of one node's, HTML; of a large site first the page of its nodes."""
     nodes: dict[str, list[GpuView]] = {}
-    views = gpu_views(state, now_s, zone)
+    views = gpu_views(state, now_s)
     for view in views:
         nodes.setdefault(view.key.node, []).append(view)
     if node is not None:
@@ -274,8 +270,7 @@ def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))
     yield escaped("" if busy_ratio is None else typeset(f"{100 * busy_ratio:.0f} %"))
     yield _live(view, "why", view.why)
-    limit = view.state.limit
-    yield render_time(limit.time_s, now_s, zone) if limit is not None else escaped("")
+    yield render_time(view.since_s, now_s, zone) if view.since_s is not None else escaped("")
 
 
 def _power(power_w: float | None) -> str:

@@ -138,9 +138,9 @@ def moment_text(time_s: float, now_s: float, zone: tzinfo) -> str:
 def render_bar(
     label: str, *, drawn_ratio: float, mark_ratio: float | None = None, kind: str = "", id_: str | None = None
 ) -> Markup:
-    """Return a bar: how much is filled, perhaps with a mark; both are shares of its width, read aloud as `label`.
+    """Return a bar: how much is filled, perhaps with a mark; both are shares of its width, an SVG's attributes.
 
-    Its widths are attributes of an SVG, since the pages allow no inline style.
+    The pages allow no inline style. `label` is read aloud: what no text beside the bar says; "": nothing.
     """
     drawn_ratio = min(max(drawn_ratio, 0.0), 1.0)
     mark = NOTHING
@@ -153,7 +153,8 @@ def render_bar(
         element("rect", width=f"{100 * drawn_ratio:.1f}%", height="100%", class_="filled"),
         mark,
         class_=f"gauge {kind}".rstrip(),
-        role="img",
-        aria_label=label,
+        role="img" if label else None,
+        aria_label=label or None,
+        aria_hidden=None if label else "true",
         id=id_,
     )

@@ -135,10 +135,14 @@ function sayHeard(words) {
   heard.classList.toggle("silent", words !== "as of ");
 }
 
-function isAlive() {
-  lastHeard = new Date();
+function awaitSigns() {
   clearTimeout(silence);
   silence = setTimeout(() => sayHeard("last heard "), SILENT_MS);
+}
+
+function isAlive() {
+  lastHeard = new Date();
+  awaitSigns();
   sayHeard("as of ");
 }
 
@@ -160,7 +164,7 @@ function show(event) {
 
 function listen() {
   if (source !== null) return;
-  isAlive();
+  awaitSigns();
   source = new EventSource("/v1/events");
   source.addEventListener("values", show);
   source.addEventListener("alive", () => {

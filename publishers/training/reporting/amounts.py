@@ -4,6 +4,7 @@
 ('1.36 Wh', '2.5 kWh', '1.23 kW', '1.23 kg CO2e', '12.3 EUR')
 """
 
+import math
 from collections.abc import Sequence
 
 
@@ -25,6 +26,15 @@ def carbon_text(carbon_g: float) -> str:
 def money_text(cost: float, currency: str | None) -> str:
     """Return a cost in its currency, where that is known."""
     return f"{_digits(cost)} {currency or ''}".rstrip()
+
+
+def near_zero_rounded(*values: float) -> list[float]:
+    """Return values, those below a hundredth of the largest rounded to its third digit: 0.0123 beside 246 is 0."""
+    largest = max(map(abs, values), default=0.0)
+    if not 0 < largest < math.inf:
+        return list(values)
+    n_decimals = 2 - math.floor(math.log10(largest))
+    return [it if abs(it) >= largest / 100 else round(it, n_decimals) + 0.0 for it in values]  # no minus before a 0
 
 
 def _scaled(value: float, units: Sequence[str]) -> str:

@@ -23,8 +23,8 @@ from controller.web.pages.savings import savings_of
 from controller.web.routes import N_WAITING
 from controller.web.store import SqliteStore
 from policies.vocabulary.units import DAY_S
-from publishers.messages.codec import encode
-from publishers.messages.reports import GridSignal, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import GridSignal, LimitChange, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import (
     TOPICS,
@@ -197,6 +197,22 @@ async def test_runs_decisions_and_months_have_pages(tmp_path: Path) -> None:
         assert "Now 120 g/kWh" in (await served.page("/grid")).text
         history = (await served.page("/history?by=user")).text
         assert "alice 1 1 h 00 min 278 Wh, 80 g CO₂e 8.89 g CO₂e, 10.0 %" in history
+
+
+async def test_decisions_from_before_a_restart_are_on_the_overview_once(tmp_path: Path) -> None:
+    bus = FakeBus()
+    for restarts in range(2):
+        async with site(tmp_path, bus) as served:
+            if not restarts:
+                for place in range(3):
+                    topic, payload = limit_message(MIDNIGHT_S - 60.0 * place)
+                    change = msgspec.structs.replace(decode(payload, LimitChange), power_limit_w=200.0 + place)
+                    served.bus.publish(topic, encode(change), qos=1, retain=place == 0)
+            await asyncio.sleep(PERIOD_S + 2)
+            for path in ("/", "/log"):
+                text = (await served.page(path)).text
+                assert [text.count(f"280 → {limit_w} W") for limit_w in (200, 201, 202)] == [1, 1, 1], path
+        bus._handlers.clear()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from controller.web.pages.words import (
 from publishers.messages.reasons import SHORT_REASONS, short_reason
 from publishers.messages.reports import LimitChange
 from publishers.messages.topics import RunKey
-from publishers.training.reporting.amounts import power_text
+from publishers.training.reporting.amounts import near_zero_rounded, power_text
 from tests.controller.history.energy_history.records import machine_zone, run_record
 from tests.controller.web.pages.site import NOW_S, ZONE
 
@@ -58,6 +58,9 @@ def test_a_plan_that_follows_the_grid_says_which_way_and_others_their_reason() -
 def test_an_interval_has_its_unit_once_where_it_is_the_same() -> None:
     assert range_text("1.2 kg CO2e", "3 kg CO2e") == f"1.2 to 3{NB}kg{NB}CO₂e"
     assert range_text("900 g CO2e", "1.1 kg CO2e") == f"900{NB}g{NB}CO₂e to 1.1{NB}kg{NB}CO₂e"
+    assert range_text("0 g CO2e", "1.1 kg CO2e") == f"0 to 1.1{NB}kg{NB}CO₂e"
+    assert range_text("-1.1 kg CO2e", "0 g CO2e") == f"\u22121.1 to 0{NB}kg{NB}CO₂e"
+    assert range_text("0", "3") == "0 to 3"
     assert typeset("-1,234.5 EUR") == f"\u22121\u202f234.5{NB}EUR"
 
 
@@ -74,6 +77,24 @@ def test_each_code_of_evidence_without_numbers_has_its_words() -> None:
 )
 def test_a_power_is_told_in_watts_below_a_kilowatt(power_w: float, text: str) -> None:
     assert power_text(power_w) == text
+
+
+@pytest.mark.parametrize(
+    ("amounts", "rounded"),
+    [
+        ((0.0123, 246.0), [0.0, 246.0]),
+        ((-0.6, 123.0, 246.7), [-1.0, 123.0, 246.7]),
+        ((2.47, 246.0), [2.47, 246.0]),
+        ((-4_000.0, -0.5), [-4_000.0, 0.0]),
+        ((0.0, -0.0), [0.0, 0.0]),
+        ((1.0, float("inf")), [1.0, float("inf")]),
+    ],
+)
+def test_what_is_near_zero_beside_another_amount_has_no_more_digits(
+    amounts: tuple[float, ...], rounded: list[float]
+) -> None:
+    assert near_zero_rounded(*amounts) == rounded
+    assert "-0" not in [f"{amount:g}" for amount in near_zero_rounded(-0.001, 5.0)]
 
 
 def test_a_moment_is_as_short_as_it_may_be() -> None:
