@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from controller.history.energy_history.reading import Period
 from controller.history.energy_history.report import TOO_EARLY, Entry
-from publishers.training.reporting.amounts import carbon_text, energy_text, money_text, near_zero_rounded
+from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
 
 _HARDWARE: Final = {"gpu": "GPU", "node": "node"}
 
@@ -74,8 +74,7 @@ def _told(entry: Entry) -> _Saving | None:
 
 def _with_interval(told: _Saving) -> str:
     share = "" if told.ratio is None else f", {100 * told.ratio:.1f} %"
-    ends = (told.amount + sign * (told.half or 0.0) for sign in (-1, 0, 1))
-    lower, amount, upper = (told.text_of(end) for end in near_zero_rounded(*ends))
+    lower, amount, upper = interval_texts(told.amount, told.half or 0.0, told.text_of)
     return f"{amount}{share} (90 %: {lower} to {upper})"
 
 

@@ -9,7 +9,7 @@ from controller.history.energy_history.report import Entry, Part, entry_of
 from controller.web.pages.words import percent_text, range_text, typeset
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
-from publishers.training.reporting.amounts import carbon_text, energy_text, money_text, near_zero_rounded
+from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
 
 
 class Saving(NamedTuple):
@@ -41,8 +41,7 @@ class Saving(NamedTuple):
         return f"{self.amount}{share} ({self.interval})"
 
     def _texts(self) -> list[str]:
-        saved, half = self.saved or 0.0, self.ci90 or 0.0
-        return [self.text_of(amount) for amount in near_zero_rounded(saved - half, saved, saved + half)]
+        return interval_texts(self.saved or 0.0, self.ci90 or 0.0, self.text_of)
 
 
 def savings_of(entry: Entry) -> list[Saving]:

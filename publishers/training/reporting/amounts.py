@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def energy_text(energy_j: float) -> str:
@@ -28,13 +28,14 @@ def money_text(cost: float, currency: str | None) -> str:
     return f"{_digits(cost)} {currency or ''}".rstrip()
 
 
-def near_zero_rounded(*values: float) -> list[float]:
-    """Return values, those below a hundredth of the largest rounded to its third digit: 0.0123 beside 246 is 0."""
-    largest = max(map(abs, values), default=0.0)
-    if not 0 < largest < math.inf:
-        return list(values)
-    n_decimals = 2 - math.floor(math.log10(largest))
-    return [it if abs(it) >= largest / 100 else round(it, n_decimals) + 0.0 for it in values]  # no minus before a 0
+def interval_texts(amount: float, half: float, text_of: Callable[[float], str]) -> list[str]:
+    """Return the lower end of an interval, its middle and its upper end as texts, what is near zero with few digits."""
+    values = [amount - half, amount, amount + half]
+    largest = max(map(abs, values))
+    if 0 < largest < math.inf:  # an end below a hundredth of the largest is rounded to the third digit of that
+        n_decimals = 2 - math.floor(math.log10(largest))
+        values = [it if abs(it) >= largest / 100 else round(it, n_decimals) + 0.0 for it in values]  # 0, never -0
+    return [text_of(value) for value in values]
 
 
 def _scaled(value: float, units: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from controller.web.pages.words import (
 from publishers.messages.reasons import SHORT_REASONS, short_reason
 from publishers.messages.reports import LimitChange
 from publishers.messages.topics import RunKey
-from publishers.training.reporting.amounts import near_zero_rounded, power_text
+from publishers.training.reporting.amounts import carbon_text, interval_texts, power_text
 from tests.controller.history.energy_history.records import machine_zone, run_record
 from tests.controller.web.pages.site import NOW_S, ZONE
 
@@ -80,21 +80,17 @@ def test_a_power_is_told_in_watts_below_a_kilowatt(power_w: float, text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("amounts", "rounded"),
+    ("amount", "half", "texts"),
     [
-        ((0.0123, 246.0), [0.0, 246.0]),
-        ((-0.6, 123.0, 246.7), [-1.0, 123.0, 246.7]),
-        ((2.47, 246.0), [2.47, 246.0]),
-        ((-4_000.0, -0.5), [-4_000.0, 0.0]),
-        ((0.0, -0.0), [0.0, 0.0]),
-        ((1.0, float("inf")), [1.0, float("inf")]),
+        (123.0, 122.9877, ["0 g", "123 g", "246 g"]),
+        (123.0, 123.7, ["-1 g", "123 g", "247 g"]),
+        (124.0, 121.53, ["2.47 g", "124 g", "246 g"]),
+        (-2_000.0, 1_999.6, ["-4 kg", "-2 kg", "0 g"]),
+        (0.0, 0.0, ["0 g", "0 g", "0 g"]),
     ],
 )
-def test_what_is_near_zero_beside_another_amount_has_no_more_digits(
-    amounts: tuple[float, ...], rounded: list[float]
-) -> None:
-    assert near_zero_rounded(*amounts) == rounded
-    assert "-0" not in [f"{amount:g}" for amount in near_zero_rounded(-0.001, 5.0)]
+def test_an_end_of_an_interval_near_zero_has_no_more_digits(amount: float, half: float, texts: list[str]) -> None:
+    assert [text.removesuffix(" CO2e") for text in interval_texts(amount, half, carbon_text)] == texts
 
 
 def test_a_moment_is_as_short_as_it_may_be() -> None:
