@@ -7,6 +7,7 @@ bus → intake → recorder's queue → history ← reports over HTTP
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import tzinfo
 from pathlib import Path
 from typing import Final
 
@@ -172,8 +173,8 @@ class Site:
         self._state.take_past(past)
         return True
 
-    def _overview(self) -> Overview:
-        sums = self._sums.at(self._clock.now_s())
+    async def _overview(self, zone: tzinfo) -> Overview:
+        sums = await self._sums.asked(self._clock.now_s(), zone)
         return Overview(self._state, sums, self._sums.fault, self.troubles())
 
     def troubles(self) -> list[str]:

@@ -1,7 +1,7 @@
 """What was used and saved, in words and units that people read."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -12,9 +12,9 @@ from publishers.training.reporting.amounts import carbon_text, energy_text, inte
 _HARDWARE: Final = {"gpu": "GPU", "node": "node"}
 
 
-def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 0) -> str:
-    """Return what runs, or so many GPUs or nodes, used and saved, as a sentence."""
-    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M}" for at_s in period)
+def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 0, zone: tzinfo | None = None) -> str:
+    """Return what runs, or so many GPUs or nodes, used and saved, as a sentence; without a zone in this machine's."""
+    begin, end = (f"{datetime.fromtimestamp(at_s, zone):%Y-%m-%d %H:%M}" for at_s in period)
     if hardware:
         what = _number(n_rows, _HARDWARE[hardware])
         return f"From {begin} to {end}, {what} used {used_text(total)}, with runs and without."

@@ -24,6 +24,8 @@ pytestmark = [
 ]
 N_TABS = 8
 """More than the six connections that a browser opens to one server."""
+ZONE_IN_BROWSER = "Intl.DateTimeFormat().resolvedOptions().timeZone"
+"""It may be an older name of the zone."""
 
 
 class Node:
@@ -161,6 +163,48 @@ async def test_a_stream_that_is_asked_for_again_is_not_called_heard(tmp_path: Pa
         await tab.run("ignore(); lastHeard = new Date(0); sayHeard('last heard '); follow()")
         assert await tab.run("source !== null")
         assert str(await tab.run("heard.textContent")).startswith("last heard ")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
+async def test_times_are_those_of_the_browser_and_next_time_at_once(zone: str, tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        await tab.call("Emulation.setTimezoneOverride", timezoneId=zone)
+        for path in ("/", "/gpus", "/grid", "/log", "/history"):
+            await tab.open(f"{url}{path}")
+            await tab.until(f"document.querySelector('main').dataset.zone === {ZONE_IN_BROWSER}")
+        await tab.open(f"{url}/")
+        assert (
+            await tab.run("performance.getEntriesByType('resource').filter((it) => it.name === location.href).length")
+            == 0
+        )
+        shown = await tab.run("document.querySelector('.decisions time').textContent")
+        assert shown == await tab.run(
+            "new Date(document.querySelector('.decisions time').dateTime)"
+            ".toLocaleTimeString('en-GB', {hour: '2-digit', minute: '2-digit'})"
+        )
+        name = str(await tab.run(ZONE_IN_BROWSER)).replace("_", " ")
+        assert f"Times and days are those of {name}." in str(
+            await tab.run("document.querySelector('footer').textContent")
+        )
+        assert tab.complaints == []
+
+
+async def test_a_browser_of_a_zone_that_is_not_known_reads_a_page_again_once(tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        unknown = "Intl.DateTimeFormat.prototype.resolvedOptions = () => ({timeZone: 'Mars/Olympus'})"
+        await tab.call("Page.addScriptToEvaluateOnNewDocument", source=unknown)
+        await tab.open(f"{url}/")
+        again = "performance.getEntriesByType('resource').filter((it) => it.name === location.href).length"
+        await tab.until(f"{again} === 1")
+        await tab.run("remember(), new Promise((done) => requestAnimationFrame(done))")
+        assert await tab.run(again) == 1
+        assert await tab.run("document.querySelector('main').dataset.zone") == ""
 
 
 async def test_eight_tabs_get_their_pages_and_only_the_one_that_is_seen_holds_a_stream(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.runtime.machine_zone import MachineZone
+from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.pages.layout import moment_text, render_time
 from controller.web.pages.words import (
     decision_text,
@@ -112,7 +112,7 @@ def test_the_path_of_a_run_has_its_names_percent_encoded() -> None:
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))  # noqa: DTZ001 — of UTC
 def test_the_zone_of_the_machine_is_the_one_that_it_names(moment: datetime) -> None:
     with machine_zone("Europe/Berlin"):
-        local = moment.replace(tzinfo=UTC).astimezone(MachineZone())
+        local = moment.replace(tzinfo=UTC).astimezone(MACHINE_ZONE)
         named = moment.replace(tzinfo=UTC).astimezone(ZoneInfo("Europe/Berlin"))
         assert (local.replace(tzinfo=None), local.fold, local.utcoffset(), local.tzname()) == (
             named.replace(tzinfo=None), named.fold, named.utcoffset(), named.tzname(),
