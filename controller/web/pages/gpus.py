@@ -8,7 +8,14 @@ from urllib.parse import quote
 
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
-from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT, GpuPart, gpu_element_id
+from controller.web.live.element_ids import (
+    SITE_BAR,
+    SITE_LIMITS,
+    SITE_POWER,
+    SITE_POWER_UNIT,
+    GpuPart,
+    gpu_element_id,
+)
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
@@ -174,10 +181,10 @@ def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
     if answering:
         power_w = sum(view.power_w or 0.0 for view in answering)
         texts[SITE_POWER], _, texts[SITE_POWER_UNIT] = typeset(power_text(power_w)).partition(NO_BREAK)
-        limits_w = sum(view.limit_w or 0.0 for view in answering)
-        priors_w = sum(view.prior_w or 0.0 for view in answering)
-        if all(view.limit_w is not None and view.prior_w for view in answering):
-            bars[SITE_BAR] = power_w / priors_w, limits_w / priors_w
+        sums_w = limit_sums_w(answering)
+        if sums_w is not None:
+            bars[SITE_BAR] = power_w / sums_w[1], sums_w[0] / sums_w[1]
+            texts[SITE_LIMITS] = limits_text(*sums_w)
     for view in views[:MAX_ROWS]:
         drawn, limit = view.numbers
         power, power_limit = _power(view.power_w), _power(view.limit_w)
@@ -191,6 +198,21 @@ def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
         texts |= {gpu_element_id(view.key, part): text for part, text in shown.items()}
         bars[gpu_element_id(view.key, "bar")] = _shares(view)
     return LiveValues(time_s=now_s, texts=texts, bars=bars)
+
+
+def limit_sums_w(views: Sequence[GpuView]) -> tuple[float, float] | None:
+    """Return the sums of all limits and of all prior limits [W]; None: not all are known."""
+    known = [(view.limit_w, view.prior_w) for view in views if view.limit_w is not None and view.prior_w]
+    if not known or len(known) < len(views):
+        return None
+    limits_w, priors_w = zip(*known, strict=True)
+    return sum(limits_w), sum(priors_w)
+
+
+def limits_text(limits_w: float, priors_w: float) -> str:
+    """Return these sums as text."""
+    limits, priors = (typeset(power_text(power_w)) for power_w in (limits_w, priors_w))
+    return f"limits {limits} in all, prior limits {priors}"
 
 
 def _live(view: GpuView, part: GpuPart, text: str, *, name: str = "span", class_: str | None = None) -> Markup:

@@ -11,11 +11,20 @@ from controller.history.energy_history.report import Entry
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
-from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
+from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState
-from controller.web.pages.gpus import MEASURING, SILENT_S, GpuView, gpu_views, live_values, render_tiles
+from controller.web.pages.gpus import (
+    MEASURING,
+    SILENT_S,
+    GpuView,
+    gpu_views,
+    limit_sums_w,
+    limits_text,
+    live_values,
+    render_tiles,
+)
 from controller.web.pages.layout import (
     moment_text,
     render_bar,
@@ -195,14 +204,11 @@ def _power_of(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> 
     if ends_w is not None:
         between = range_text(*map(power_text, ends_w)).replace(" to ", " and ")
         yield element("p", escaped(f"would be between {between} at the prior limits"))
-    limits_w = [view.limit_w for view in answering if view.limit_w is not None]
-    priors_w = [view.prior_w for view in answering if view.prior_w]
-    if len(limits_w) == len(priors_w) == len(answering):
-        limits, priors = (typeset(power_text(sum(powers_w))) for powers_w in (limits_w, priors_w))
-        words = f"limits {limits} in all, prior limits {priors}"
-        drawn_ratio, mark_ratio = (part_w / sum(priors_w) for part_w in (power_w, sum(limits_w)))
-        yield render_bar("", drawn_ratio=drawn_ratio, mark_ratio=mark_ratio, id_=SITE_BAR)
-        yield element("p", escaped(words), class_="note")
+    sums_w = limit_sums_w(answering)
+    if sums_w is not None:
+        limits_w, priors_w = sums_w
+        yield render_bar("", drawn_ratio=power_w / priors_w, mark_ratio=limits_w / priors_w, id_=SITE_BAR)
+        yield element("p", escaped(limits_text(*sums_w)), class_="note", id=SITE_LIMITS)
 
 
 def live_overview(state: SiteState, now_s: float) -> LiveValues:

@@ -26,6 +26,8 @@ N_TABS = 8
 """More than the six connections that a browser opens to one server."""
 ZONE_IN_BROWSER = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 """It may be an older name of the zone."""
+HAS_ZONE = f"document.querySelector('main').dataset.zone === {ZONE_IN_BROWSER}"
+"""A page of another zone is read again."""
 
 
 class Node:
@@ -116,6 +118,7 @@ async def test_the_theme_is_kept_and_a_chart_answers_to_keys(tmp_path: Path) -> 
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
         await tab.open(f"{url}/")
+        await tab.until(HAS_ZONE)
         for key in ("Home", "End"):
             await tab.run(
                 "document.querySelector('.chart .panels').dispatchEvent("
@@ -174,7 +177,7 @@ async def test_times_are_those_of_the_browser_and_next_time_at_once(zone: str, t
         await tab.call("Emulation.setTimezoneOverride", timezoneId=zone)
         for path in ("/", "/gpus", "/grid", "/log", "/history"):
             await tab.open(f"{url}{path}")
-            await tab.until(f"document.querySelector('main').dataset.zone === {ZONE_IN_BROWSER}")
+            await tab.until(HAS_ZONE)
         await tab.open(f"{url}/")
         assert (
             await tab.run("performance.getEntriesByType('resource').filter((it) => it.name === location.href).length")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.report import Entry
-from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
+from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.saved_sums import Sums
 from controller.web.pages.gpus import SILENT_S, gpu_views
 from controller.web.pages.overview import (
@@ -400,6 +400,10 @@ def test_the_power_of_all_gpus_follows_as_the_page_shows_it() -> None:
     html = render_overview(site.overview(), now_s=site.now_s, zone=ZONE)
     assert f'id="{SITE_POWER}">325<' in html
     assert f'id="{SITE_BAR}"' in html
+    assert f'id="{SITE_LIMITS}">{values.texts[SITE_LIMITS]}<' in html
+    assert values.texts[SITE_LIMITS] == "limits 360\u00a0W in all, prior limits 600\u00a0W"
+    site.say_gpu("atlas", 0, power_limit_w=250.0)
+    assert "430" in live_overview(site.state, site.now_s).texts[SITE_LIMITS]
 
 
 def test_a_page_is_read_again_where_more_than_values_has_changed() -> None:
