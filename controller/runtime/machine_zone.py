@@ -1,6 +1,7 @@
 """The time zone of this machine, with its changes of clocks."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
 
 
 class MachineZone(tzinfo):
@@ -27,3 +28,6 @@ class MachineZone(tzinfo):
 
 def _at(moment: datetime) -> datetime:
     return moment.replace(tzinfo=None).astimezone()
+
+
+MACHINE_ZONE: Final = MachineZone()

@@ -7,17 +7,19 @@ bus → intake → recorder's queue → history ← reports over HTTP
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import tzinfo
 from pathlib import Path
 from typing import Final
 
 from controller.errors import ConfigError
+from controller.history.energy_history.reading import decisions
 from controller.history.energy_history.recorder import HistoryRecorder
 from controller.ports import Bus
 from controller.runtime.clock import Clock, SystemClock, next_tick_s
 from controller.web.config import WebConfig
 from controller.web.intake import SiteIntake
-from controller.web.live.saved_sums import SavedSums
-from controller.web.live.site_state import SiteState
+from controller.web.live.saved_sums import READ_TIMEOUT_S, SavedSums
+from controller.web.live.site_state import MAX_DECISIONS, SiteState
 from controller.web.pages.overview import Overview
 from controller.web.pages.routes import page_routes
 from controller.web.routes import (
@@ -30,7 +32,7 @@ from controller.web.routes import (
     to_problem,
 )
 from controller.web.store import PostgresStore, SiteStore, SqliteStore
-from policies.database.errors import DatabaseUrlError
+from policies.database.errors import DatabaseUrlError, DatabaseVersionError
 from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import Topics
 from publishers.mqtt.broker_address import BrokerAddressError
@@ -105,6 +107,7 @@ class Site:
         viewers_clock: Clock | None = None,
     ) -> None:
         self._bus = bus
+        self._store = store
         self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
         self._state = SiteState()
         retention_s = config.retention.run_days * DAY_S
@@ -164,17 +167,30 @@ class Site:
         await self._sums.refresh(self._clock.now_s())
 
     async def _refresh(self) -> None:
-        """Once a minute, read what was saved, and forget what is over."""
+        """Once a minute, read what was saved, and forget what is over; once, what was decided before the start."""
         tick_s = self._clock.now_s()
+        knows_past = False
         while True:
             await self._clock.sleep_until(tick_s)
             now_s = self._clock.now_s()
             self._state.forget(now_s)
+            knows_past = knows_past or await self._read_past(now_s)
             await self._sums.refresh(now_s)
             tick_s = next_tick_s(tick_s, period_s=REFRESH_S, now_s=self._clock.now_s())
 
-    def _overview(self) -> Overview:
-        sums = self._sums.at(self._clock.now_s())
+    async def _read_past(self, now_s: float) -> bool:
+        """Read the last decisions, and return whether that could be done; the sums say what is wrong otherwise."""
+        try:
+            past = await self._store.read(
+                lambda connection: decisions(connection, before_s=now_s, n_most=MAX_DECISIONS), timeout_s=READ_TIMEOUT_S
+            )
+        except (DatabaseVersionError, OSError):
+            return False
+        self._state.take_past(past)
+        return True
+
+    async def _overview(self, zone: tzinfo) -> Overview:
+        sums = await self._sums.asked(self._clock.now_s(), zone)
         return Overview(self._state, sums, self._sums.fault, self.troubles())
 
     def troubles(self) -> list[str]:

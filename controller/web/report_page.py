@@ -159,7 +159,7 @@ def _comparison(total: Entry) -> Markup:
             typeset(f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} time"),
             range_text(percent_text(lower), percent_text(upper)),
         ))  # fmt: skip
-    return render_table(("", "with gridchase", "same work at the prior limits", "saved", "90 % interval"), rows)
+    return render_table(("quantity", "with gridchase", "same work at the prior limits", "saved", "90 % interval"), rows)
 
 
 def _over_time(page: ReportPage) -> Chart:

@@ -1,6 +1,7 @@
 """What a site's process serves: its pages, /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import tzinfo
 from http import HTTPStatus
 from typing import Final
 
@@ -12,12 +13,11 @@ from prometheus_client.registry import Collector
 
 from controller.history.energy_history.query import AskedName, ReportQuery, make_report, period_of
 from controller.runtime.clock import Clock
-from controller.runtime.machine_zone import MachineZone
 from controller.web.live.event_stream import MAX_STREAMS, EventStream
 from controller.web.live.site_state import SiteState
 from controller.web.pages.gpus import render_gpus
 from controller.web.pages.overview import Overview, live_overview, render_overview
-from controller.web.serving import page_response, static_routes
+from controller.web.serving import page_response, static_routes, zone_of
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
 from publishers.shared.http.connections import affordable
@@ -29,6 +29,8 @@ MAX_CONNECTIONS: Final = 4_096
 """Of which one address may have half, and event streams a quarter."""
 RENDERED_S: Final = 1.0
 """The overview of so long ago is shown again [s]: however many look at it, it costs little."""
+MAX_RENDERED: Final = 16
+"""Time zones in which it is kept."""
 REPORT_TIMEOUT_S: Final = 10.0
 N_WAITING: Final = 16
 """Reports are made one after the other, in tenths of a second; so many may wait, and more are refused."""
@@ -76,14 +78,17 @@ def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[s
         return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
 
     async def report(request: web.Request, _client: str) -> web.Response:
-        query, now_s = read_query(request, ReportQuery), clock.now_s()
+        query, now_s, zone = read_query(request, ReportQuery), clock.now_s(), zone_of(request)
         faults: list[str] = []
-        period = period_of(query, now_s, faults)
+        period = period_of(query, now_s, faults, zone)
         if faults:
             raise ProblemError(HTTPStatus.BAD_REQUEST, "invalid_request", "; ".join(faults), faults=tuple(faults))
-        return await store.read(
-            lambda connection: json_response(make_report(connection, query, period, now_s)), timeout_s=REPORT_TIMEOUT_S
+        response = await store.read(
+            lambda connection: json_response(make_report(connection, query, period, now_s, zone)),
+            timeout_s=REPORT_TIMEOUT_S,
         )
+        response.headers["Vary"] = "Cookie"  # a page leads here, and its numbers are of its zone's days
+        return response
 
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
     return [
@@ -101,10 +106,9 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def live_stream(state: SiteState, *, clock: Clock, viewers_clock: Clock) -> EventStream:
     """Return the stream of what pages show, for a quarter of the connections that there may be."""
-    zone = MachineZone()
     max_streams = min(MAX_STREAMS, affordable(MAX_CONNECTIONS) // 4)
     return EventStream(
-        lambda: live_overview(state, clock.now_s(), zone),
+        lambda: live_overview(state, clock.now_s()),
         lambda: state.version,
         clock=viewers_clock,
         max_streams=max_streams,
@@ -113,10 +117,9 @@ def live_stream(state: SiteState, *, clock: Clock, viewers_clock: Clock) -> Even
 
 def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[Route]:
     """Return the routes of what pages show: as it changes, and once."""
-    zone = MachineZone()
 
     async def now(_request: web.Request, _client: str) -> web.Response:
-        return json_response(live_overview(state, clock.now_s(), zone))
+        return json_response(live_overview(state, clock.now_s()))
 
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
     return [
@@ -125,27 +128,32 @@ def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[
     ]
 
 
-def overview_routes(overview: Callable[[], Overview], *, state: SiteState, clock: Clock) -> list[Route]:
+def overview_routes(
+    overview: Callable[[tzinfo], Awaitable[Overview]], *, state: SiteState, clock: Clock
+) -> list[Route]:
     """Return the routes of the first page, of the GPUs, and of the files that pages load.
 
     Args:
-        overview: returns what the first page is about.
+        overview: returns what the first page is about, in a time zone.
         state: what is known of the site.
         clock: the time.
     """
-    zone = MachineZone()
-    rendered_s, rendered = -RENDERED_S, ""
+    rendered: dict[tzinfo, tuple[float, str]] = {}
 
     async def first(request: web.Request, _client: str) -> web.Response:
-        nonlocal rendered_s, rendered
-        now_s = clock.now_s()
+        zone, now_s = zone_of(request), clock.now_s()
+        rendered_s, page = rendered.get(zone, (-RENDERED_S, ""))
         if not 0 <= now_s - rendered_s < RENDERED_S:
-            rendered_s, rendered = now_s, render_overview(overview(), now_s=now_s, zone=zone)
-        return page_response(request, rendered)
+            page = render_overview(await overview(zone), now_s=now_s, zone=zone)
+            if len(rendered) >= MAX_RENDERED:
+                rendered.clear()
+            rendered[zone] = now_s, page
+        return page_response(request, page)
 
     async def gpus(request: web.Request, _client: str) -> web.Response:
         query = read_query(request, GpusQuery)
-        return page_response(request, render_gpus(state, node=query.node, now_s=clock.now_s(), zone=zone))
+        page = render_gpus(state, node=query.node, now_s=clock.now_s(), zone=zone_of(request))
+        return page_response(request, page)
 
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
     return [

@@ -1,14 +1,18 @@
 """What browsers get: pages that load nothing from elsewhere, and the files of theirs that are package data."""
 
 import hashlib
+import re
 from collections.abc import Iterator
+from datetime import tzinfo
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from aiohttp import ETag, web
 from aiohttp.web_response import ContentCoding
 
+from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.charts.style import CHARTS, COLOURS, FIGURES, TABLES, THEMES
 from publishers.shared.http.server import Route
 
@@ -21,13 +25,29 @@ MAX_AGE_S: Final = 300
 """For so long a browser does not ask for a file again, also after an update [s]."""
 MIN_COMPRESSED: Final = 1_024
 """What has fewer bytes is sent as it is."""
+ZONE_COOKIE: Final = "gridchase-zone"
+"""Where a script leaves the time zone of its browser."""
+_ZONE: Final = re.compile(r"[A-Z][A-Za-z0-9_+-]{0,31}(?:/[A-Z][A-Za-z0-9_+-]{0,31}){0,2}")
+"""A name in the database of time zones; its other files, and zones with leap seconds, are lower case."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
+def zone_of(request: web.Request) -> tzinfo:
+    """Return the time zone of the browser, where a script has said one that is known here; else this machine's."""
+    name = request.cookies.get(ZONE_COOKIE, "")
+    if _ZONE.fullmatch(name) is None:
+        return MACHINE_ZONE
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):
+        return MACHINE_ZONE
+
+
 def page_response(request: web.Request, page: str, *, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    """Return a page as the answer to a request."""
+    """Return a page as the answer to a request; its times are those of a zone that a cookie names."""
     response = _compressed(request, page.encode(), "text/html")
     response.set_status(status.value)
+    response.headers["Vary"] += ", Cookie"
     response.headers.update({"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"})
     return response
 

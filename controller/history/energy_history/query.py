@@ -1,8 +1,8 @@
-"""What may be asked of a history, and the answer: a period, by the time zone of this machine, and its lines."""
+"""What may be asked of a history, and the answer: a period, by a time zone, and its lines."""
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -56,8 +56,11 @@ class Report(Struct, frozen=True, kw_only=True):
     records: list[RunEnergy]
 
 
-def period_of(query: ReportQuery, now_s: float, faults: list[str]) -> Period | None:
-    """Return the period that is asked for, until now at most; None: all there is. What is wrong is added to faults."""
+def period_of(query: ReportQuery, now_s: float, faults: list[str], zone: tzinfo | None = None) -> Period | None:
+    """Return the period that is asked for, until now at most; None: all there is. What is wrong is added to faults.
+
+    Days and months are those of a time zone; None is this machine's.
+    """
     if query.by in BY_HARDWARE and any(query.which):
         faults.append(f"--by {query.by}: counts all that a GPU used; leave out --user, --job and --run")
     if query.month is not None and query.since is not None:
@@ -70,7 +73,7 @@ def period_of(query: ReportQuery, now_s: float, faults: list[str]) -> Period | N
     else:
         return None
     try:
-        period = _month(query.month) if query.month is not None else _since(query.since or "", now_s)
+        period = _month(query.month, zone) if query.month is not None else _since(query.since or "", now_s, zone)
     except (ValueError, OverflowError):
         faults.append(f"{asked}: must be {form}")
         return None
@@ -79,23 +82,26 @@ def period_of(query: ReportQuery, now_s: float, faults: list[str]) -> Period | N
     return Period(period.since_s, min(period.until_s, now_s))
 
 
-def _month(text: str) -> Period:
+def _month(text: str, zone: tzinfo | None) -> Period:
     match = _MONTH.fullmatch(text)
     if match is None:
         raise ValueError(text)
     year, month = int(match[1]), int(match[2])
     first_days = ((year, month), (year + month // 12, month % 12 + 1))
-    noons = (datetime(*first_day, 1, 12).astimezone() for first_day in first_days)
-    return Period(*(day_of(noon.timestamp(), None)[0] for noon in noons))
+    noons = (datetime(*first_day, 1, 12, tzinfo=zone) for first_day in first_days)
+    return Period(*(day_of(noon.timestamp(), zone)[0] for noon in noons))
 
 
-def _since(text: str, now_s: float) -> Period:
+def _since(text: str, now_s: float, zone: tzinfo | None) -> Period:
     if match := _DAYS.fullmatch(text):
         return Period(now_s - int(match[1]) * DAY_S, now_s)
-    return Period(datetime.fromisoformat(text).timestamp(), now_s)
+    since = datetime.fromisoformat(text)
+    return Period((since if since.tzinfo else since.replace(tzinfo=zone)).timestamp(), now_s)
 
 
-def make_report(connection: Connection, query: ReportQuery, period: Period | None, now_s: float) -> Report:
+def make_report(
+    connection: Connection, query: ReportQuery, period: Period | None, now_s: float, zone: tzinfo | None = None
+) -> Report:
     """Return what was used and saved.
 
     Args:
@@ -103,6 +109,7 @@ def make_report(connection: Connection, query: ReportQuery, period: Period | Non
         query: what is asked for.
         period: of which time; None: since the history began.
         now_s: the time [Unix s].
+        zone: of the days, and of the times that are told; None: this machine's.
     """
     begin_s = min(oldest_s(connection) or now_s, now_s)
     period = period or Period(begin_s, now_s)
@@ -111,7 +118,7 @@ def make_report(connection: Connection, query: ReportQuery, period: Period | Non
         rows = BY_HARDWARE[query.by](connection, period)
         total = sum_of_gpus("total", rows)
     else:
-        days = dict(_days(Period(max(period.since_s, begin_s), period.until_s))) if query.by == "day" else {}
+        days = dict(_days(Period(max(period.since_s, begin_s), period.until_s), zone)) if query.by == "day" else {}
         parts, *of_days = run_parts(connection, [period, *days.values()], query.which)
         total = entry_of("total", parts)
         groups = _groups(parts, query.by) if query.by != "day" else dict(zip(days, of_days, strict=True))
@@ -120,7 +127,9 @@ def make_report(connection: Connection, query: ReportQuery, period: Period | Non
         since_s=period.since_s,
         until_s=period.until_s,
         by=query.by,
-        headline=headline(total, period, hardware=query.by if query.by in BY_HARDWARE else "", n_rows=len(rows)),
+        headline=headline(
+            total, period, hardware=query.by if query.by in BY_HARDWARE else "", n_rows=len(rows), zone=zone
+        ),
         combined=HOW_COMBINED,
         total=total,
         rows=rows,
@@ -135,9 +144,9 @@ def _groups(parts: list[Part], by: str) -> dict[str, list[Part]]:
     return groups
 
 
-def _days(period: Period) -> Iterator[tuple[str, Period]]:
+def _days(period: Period, zone: tzinfo | None) -> Iterator[tuple[str, Period]]:
     at_s = period.since_s
     while at_s < period.until_s:
-        _, end_s = day_of(at_s, None)
-        yield f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d}", Period(at_s, min(end_s, period.until_s))
+        _, end_s = day_of(at_s, zone)
+        yield f"{datetime.fromtimestamp(at_s, zone):%Y-%m-%d}", Period(at_s, min(end_s, period.until_s))
         at_s = end_s

@@ -4,11 +4,18 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Select, Table, and_, exists, func, not_, or_, select
+from sqlalchemy import Connection, RowMapping, Select, Table, and_, case, exists, func, not_, or_, select
 
-from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, RUN_AMOUNTS, Amounts
+from controller.history.energy_history.growth import (
+    CURRENCY_SEPARATOR,
+    GPU_AMOUNTS,
+    QUARTER_S,
+    RUN_AMOUNTS,
+    Amounts,
+)
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
@@ -112,7 +119,11 @@ def _gpu_entry(row: RowMapping, amounts: Amounts) -> Entry:
 
 def _sums(connection: Connection, table: Table, names: tuple[str, ...], period: Period) -> dict[int, Amounts]:
     columns = [func.sum(table.c[name]).label(name) for name in names]
-    is_in = (table.c.starts_s >= period.since_s) & (table.c.starts_s < period.until_s)
+    starts_s, length_s = table.c.starts_s, table.c.length_s
+    # A day that was merged is one of this machine's zone: by its noon, it keeps its date in most others.
+    at_s = case((length_s > QUARTER_S, starts_s + 0.5 * length_s), else_=starts_s)
+    is_near = (starts_s >= period.since_s - DAY_S) & (starts_s < period.until_s)  # by the index
+    is_in = is_near & (at_s >= period.since_s) & (at_s < period.until_s)
     of_owners = select(table.c.owner, *columns).where(is_in).group_by(table.c.owner).order_by(table.c.owner)
     found = connection.execute(of_owners).mappings()
     return {row["owner"]: {name: row[name] for name in names} for row in found}

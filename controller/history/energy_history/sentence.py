@@ -1,20 +1,20 @@
 """What was used and saved, in words and units that people read."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Final, NamedTuple
 
 from controller.history.energy_history.reading import Period
 from controller.history.energy_history.report import TOO_EARLY, Entry
-from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
+from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
 
 _HARDWARE: Final = {"gpu": "GPU", "node": "node"}
 
 
-def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 0) -> str:
-    """Return what runs, or so many GPUs or nodes, used and saved, as a sentence."""
-    begin, end = (f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M}" for at_s in period)
+def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 0, zone: tzinfo | None = None) -> str:
+    """Return what runs, or so many GPUs or nodes, used and saved, as a sentence; without a zone in this machine's."""
+    begin, end = (f"{datetime.fromtimestamp(at_s, zone):%Y-%m-%d %H:%M}" for at_s in period)
     if hardware:
         what = _number(n_rows, _HARDWARE[hardware])
         return f"From {begin} to {end}, {what} used {used_text(total)}, with runs and without."
@@ -74,8 +74,8 @@ def _told(entry: Entry) -> _Saving | None:
 
 def _with_interval(told: _Saving) -> str:
     share = "" if told.ratio is None else f", {100 * told.ratio:.1f} %"
-    ends = (told.text_of(told.amount + sign * (told.half or 0.0)) for sign in (-1, 1))
-    return f"{told.text_of(told.amount)}{share} (90 %: {' to '.join(ends)})"
+    lower, amount, upper = interval_texts(told.amount, told.half or 0.0, told.text_of)
+    return f"{amount}{share} (90 %: {lower} to {upper})"
 
 
 def slower_text(entry: Entry) -> str:

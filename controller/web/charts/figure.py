@@ -21,7 +21,7 @@ from controller.web.charts.marks import (
     TimeAxis,
 )
 from controller.web.charts.scales import Scale, is_time, x_scale, y_scale
-from controller.web.charts.ticks import number_text, time_text
+from controller.web.charts.ticks import interval_text, number_text, time_text
 
 MAX_ROWS: Final = 200
 _BESIDE_EM: Final = (5, 8, 12)
@@ -151,5 +151,6 @@ def _known(values: Sequence[float], place: int) -> str:
 
 
 def _between(lowers: Sequence[float], uppers: Sequence[float], place: int) -> str:
-    ends = _known(lowers, place), _known(uppers, place)
-    return " to ".join(ends) if all(ends) else ""
+    if not (_known(lowers, place) and _known(uppers, place)):
+        return ""
+    return interval_text(lowers[place], uppers[place])

@@ -41,6 +41,16 @@ def number_text(value: float, n_decimals: int | None = None) -> str:
     return text.replace(",", _THIN).replace("-", _MINUS)
 
 
+def interval_text(lower: float, upper: float) -> str:
+    """Return both ends of an interval, to the third digit of the larger.
+
+    >>> interval_text(0.000123, 12.345)
+    '0 to 12.3'
+    """
+    n_decimals = _decimals(max(abs(lower), abs(upper)))
+    return " to ".join(number_text(round(end, n_decimals)) for end in (lower, upper))
+
+
 def _decimals(value: float) -> int:
     """Return how many decimals make three significant digits; whole numbers stay whole."""
     return max(2 - math.floor(math.log10(abs(value))), 0) if value else 0

@@ -1,7 +1,7 @@
 """The newest message of each node, GPU, run and zone, as the pages show them: bounded, whatever anybody publishes."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ MAX_PARTS: Final = 4_096
 """Of all runs together."""
 MAX_SIGNALS: Final = 128
 MAX_DECISIONS: Final = 500
-"""The newest changes of limits since the start; older ones are in the history."""
+"""The newest changes of limits; older ones are in the history."""
 ENDED_S: Final = DAY_S
 """For so long an ended or silent run is known here; then the history alone has it."""
 GONE_S: Final = 7 * DAY_S
@@ -115,7 +115,7 @@ class SiteState:
         gpus: by node and UUID.
         runs: by user, job and run.
         grid: by zone, and "carbon" or "price"; with history and forecast.
-        decisions: the newest changes of limits, the newest last.
+        decisions: the newest changes of limits, the newest last; those from before the start are the history's.
         n_refused: how many messages were about one node, GPU or run too many.
         version: grows with each message that changed anything.
     """
@@ -162,13 +162,24 @@ class SiteState:
             gpu.limit = message
             self._add_decision(message)
 
+    def take_past(self, changes: Sequence[LimitChange]) -> None:
+        """Take the changes of limits that the history has, newest first; what was heard of them stays."""
+        known = {_change_of(change) for change in self.decisions}
+        for change in reversed(changes):
+            if _change_of(change) not in known:
+                self._add_decision(change)
+                self.version += 1
+
     def _add_decision(self, change: LimitChange) -> None:
-        """Put a change where its time says: retained ones come in any order."""
+        """Put a change where its time says: retained ones come in any order, and may be known from the history."""
         later = []
-        while self.decisions and self.decisions[-1].time_s > change.time_s:
-            later.append(self.decisions.pop())
-        if len(self.decisions) + len(later) < MAX_DECISIONS or self.decisions:
-            self.decisions.append(change)
+        while self.decisions and self.decisions[-1].time_s >= change.time_s:
+            newer = self.decisions.pop()
+            if _change_of(newer) != _change_of(change):
+                later.append(newer)
+        same_time = [newer for newer in later if newer.time_s == change.time_s]
+        if len(self.decisions) + len(later) < MAX_DECISIONS or self.decisions or same_time:
+            later.insert(len(later) - len(same_time), change)
         self.decisions.extend(reversed(later))
 
     def _take_of_run(
@@ -261,6 +272,11 @@ class SiteState:
         """Return what the status of its node says of a GPU; None: nothing, or no status."""
         node = self.nodes.get(key.node)
         return next((gpu for gpu in node.status.gpus if gpu.uuid == key.gpu_uuid), None) if node else None
+
+
+def _change_of(change: LimitChange) -> tuple[object, ...]:
+    """Return what no two changes of limits share: of which GPU it is, and its time."""
+    return change.node, change.gpu_uuid, change.time_s
 
 
 def _run_said_s(run: RunState) -> float:

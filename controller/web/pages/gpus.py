@@ -8,7 +8,14 @@ from urllib.parse import quote
 
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
-from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT, GpuPart, gpu_element_id
+from controller.web.live.element_ids import (
+    SITE_BAR,
+    SITE_LIMITS,
+    SITE_POWER,
+    SITE_POWER_UNIT,
+    GpuPart,
+    gpu_element_id,
+)
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.site_state import GpuKey, GpuState, SiteState
 from controller.web.pages.layout import (
@@ -49,6 +56,7 @@ class GpuView:
         prior_w: the one from before.
         job: that computes on it.
         why: why it has its limit, or what is wrong.
+        since_s: since when [Unix s]; None: not known.
         is_wrong: whether somebody should look at it.
         state: all that is known.
     """
@@ -62,6 +70,7 @@ class GpuView:
     prior_w: float | None
     job: str | None
     why: str
+    since_s: float | None
     is_wrong: bool
     state: GpuState
 
@@ -72,19 +81,17 @@ class GpuView:
         return _watts(self.power_w), limit
 
 
-def gpu_views(state: SiteState, now_s: float, zone: tzinfo) -> list[GpuView]:
+def gpu_views(state: SiteState, now_s: float) -> list[GpuView]:
     """Return all GPUs that were heard of, by node and number."""
     described = {GpuKey(name, gpu.uuid): gpu for name, node in state.nodes.items() for gpu in node.status.gpus}
     views = [
-        _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s, zone)
+        _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s)
         for key in {*described, *state.gpus}
     ]
     return sorted(views, key=lambda view: (view.key.node, _index(view.state, described.get(view.key)), view.key))
 
 
-def _view(
-    state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float, zone: tzinfo
-) -> GpuView:
+def _view(state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float) -> GpuView:
     is_online = state.is_online(key.node)
     energy, limit = gpu.energy, gpu.limit
     is_fresh = is_online and energy is not None and gpu.is_heard(now_s)
@@ -96,14 +103,15 @@ def _view(
     is_wrong = reason in _WRONG or reason.endswith(_WRONG_ENDS)
     job = energy.job if energy is not None and is_fresh else None
     why = decision_text(limit) if limit is not None else NOT_KNOWN_YET
+    since_s = limit.time_s if limit is not None else None
     mark: State = "measuring" if reason in MEASURING else "ok" if job else "idle"
     if is_wrong:
         mark, why = "warning", short_reason(reason)
     elif not is_online:
         mark, why = "error", "its node is offline"
     elif power_w is None:
-        heard = f" since {moment_text(energy.time_s, now_s, zone)}" if energy is not None else ""
-        mark, why, is_wrong = "error", f"does not answer{heard}", True
+        mark, why, is_wrong = "error", "does not answer", True
+        since_s = energy.time_s if energy is not None else None
     index = _index(gpu, description)
     return GpuView(
         key=key,
@@ -115,6 +123,7 @@ def _view(
         prior_w=description.prior_power_limit_w if description is not None else None,
         job=job,
         why=why,
+        since_s=since_s,
         is_wrong=is_wrong,
         state=gpu,
     )
@@ -150,22 +159,16 @@ def _tile(view: GpuView) -> Markup:
     return element(
         "li",
         line,
-        render_gauge(view),
+        render_gauge(view, f"prior limit {_power(view.prior_w)}"),
         element("div", element("bdi", escaped(below)), class_="job second"),
         class_="gpu",
     )
 
 
-def render_gauge(view: GpuView) -> Markup:
+def render_gauge(view: GpuView, label: str = "") -> Markup:
     """Return the bar of a GPU: filled as far as it draws, a mark at its limit; the whole is its prior limit."""
     drawn_ratio, mark_ratio = _shares(view)
-    said = {"draws": view.power_w, "limit": view.limit_w, "prior limit": view.prior_w}
-    return render_bar(
-        ", ".join(f"{what} {_watts(power_w)} W" for what, power_w in said.items()),
-        drawn_ratio=drawn_ratio,
-        mark_ratio=mark_ratio,
-        id_=gpu_element_id(view.key, "bar"),
-    )
+    return render_bar(label, drawn_ratio=drawn_ratio, mark_ratio=mark_ratio, id_=gpu_element_id(view.key, "bar"))
 
 
 def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
@@ -176,10 +179,10 @@ def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
     if answering:
         power_w = sum(view.power_w or 0.0 for view in answering)
         texts[SITE_POWER], _, texts[SITE_POWER_UNIT] = typeset(power_text(power_w)).partition(NO_BREAK)
-        limits_w = sum(view.limit_w or 0.0 for view in answering)
-        priors_w = sum(view.prior_w or 0.0 for view in answering)
-        if all(view.limit_w is not None and view.prior_w for view in answering):
-            bars[SITE_BAR] = power_w / priors_w, limits_w / priors_w
+        sums_w = limit_sums_w(answering)
+        if sums_w is not None:
+            bars[SITE_BAR] = power_w / sums_w[1], sums_w[0] / sums_w[1]
+            texts[SITE_LIMITS] = limits_text(*sums_w)
     for view in views[:MAX_ROWS]:
         drawn, limit = view.numbers
         power, power_limit = _power(view.power_w), _power(view.limit_w)
@@ -193,6 +196,21 @@ def live_values(views: Sequence[GpuView], now_s: float) -> LiveValues:
         texts |= {gpu_element_id(view.key, part): text for part, text in shown.items()}
         bars[gpu_element_id(view.key, "bar")] = _shares(view)
     return LiveValues(time_s=now_s, texts=texts, bars=bars)
+
+
+def limit_sums_w(views: Sequence[GpuView]) -> tuple[float, float] | None:
+    """Return the sums of all limits and of all prior limits [W]; None: not all are known."""
+    known = [(view.limit_w, view.prior_w) for view in views if view.limit_w is not None and view.prior_w]
+    if not known or len(known) < len(views):
+        return None
+    limits_w, priors_w = zip(*known, strict=True)
+    return sum(limits_w), sum(priors_w)
+
+
+def limits_text(limits_w: float, priors_w: float) -> str:
+    """Return these sums as text."""
+    limits, priors = (typeset(power_text(power_w)) for power_w in (limits_w, priors_w))
+    return f"limits {limits} in all, prior limits {priors}"
 
 
 def _live(view: GpuView, part: GpuPart, text: str, *, name: str = "span", class_: str | None = None) -> Markup:
@@ -213,7 +231,7 @@ def _watts(power_w: float | None) -> str:
 def render_gpus(state: SiteState, *, node: str | None = None, now_s: float, zone: tzinfo) -> str:
     """Return the page of all GPUs, or of one node's, HTML; of a large site first the page of its nodes."""
     nodes: dict[str, list[GpuView]] = {}
-    views = gpu_views(state, now_s, zone)
+    views = gpu_views(state, now_s)
     for view in views:
         nodes.setdefault(view.key.node, []).append(view)
     if node is not None:
@@ -272,8 +290,7 @@ def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))
     yield escaped("" if busy_ratio is None else typeset(f"{100 * busy_ratio:.0f} %"))
     yield _live(view, "why", view.why)
-    limit = view.state.limit
-    yield render_time(limit.time_s, now_s, zone) if limit is not None else escaped("")
+    yield render_time(view.since_s, now_s, zone) if view.since_s is not None else escaped("")
 
 
 def _power(power_w: float | None) -> str:

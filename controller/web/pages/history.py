@@ -54,18 +54,18 @@ def read_month(
         connection: in a transaction.
         query: which one.
         now_s: the time [Unix s].
-        zone: that the present month is one of.
+        zone: of its days.
         faults: what is wrong with the query is added to them; then the answer is None.
     """
     month = query.month or f"{datetime.fromtimestamp(now_s, zone):%Y-%m}"
     asked = ReportQuery(by=query.by, month=month)
-    period = period_of(asked, now_s, faults)
+    period = period_of(asked, now_s, faults, zone)
     if faults or period is None:
         return None
     reports: dict[str, Report] = {}
     for by in (query.by, "day", "gpu"):
         if by not in reports:
-            reports[by] = make_report(connection, ReportQuery(by=by, month=month), period, now_s)
+            reports[by] = make_report(connection, ReportQuery(by=by, month=month), period, now_s, zone)
     return History(month, oldest_s(connection) or now_s, *(reports[by] for by in (query.by, "day", "gpu")))
 
 

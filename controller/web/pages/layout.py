@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal
+from zoneinfo import ZoneInfo
 
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 
@@ -47,11 +48,12 @@ def render_page(
         element("script", src="/static/page.js", defer=""),
     )
     heading = element("h1", escaped(title), class_=None if shows_title else "unseen")
+    follows = None if current in PAST_PAGES else ""
     body = element(
         "body",
         element("a", escaped("To the content"), class_="skip", href="#main"),
         _header(current, now_s, zone),
-        element("main", heading, joined(parts, "\n"), id="main", data_follows=None if current in PAST_PAGES else ""),
+        element("main", heading, joined(parts, "\n"), id="main", data_follows=follows, data_zone=_key(zone)),
         _footer(now_s, zone),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -73,11 +75,17 @@ def _header(current: str, now_s: float, zone: tzinfo) -> Markup:
 
 def _footer(now_s: float, zone: tzinfo) -> Markup:
     name = datetime.fromtimestamp(now_s, zone).tzname() or "its own zone"
+    whose = _key(zone).replace("_", " ") or f"the machine that serves this page ({name})"
     words = (
         f"Saved and slower are against the same work at the prior limits, with 90{NO_BREAK}% intervals."
-        f" Times and days are those of the machine that serves this page ({name})."
+        f" Times and days are those of {whose}."
     )
     return element("footer", element("p", escaped(words)))
+
+
+def _key(zone: tzinfo) -> str:
+    """Return the name of a zone of the database; "" of this machine's."""
+    return zone.key if isinstance(zone, ZoneInfo) else ""
 
 
 def render_card(
@@ -118,7 +126,7 @@ def render_facts(facts: Iterable[tuple[str, Markup]]) -> Markup:
 
 
 def render_time(time_s: float, now_s: float, zone: tzinfo) -> Markup:
-    """Return a moment [Unix s], which a script may show in the zone of the reader."""
+    """Return a moment [Unix s]."""
     moment = datetime.fromtimestamp(time_s, UTC)
     return element("time", escaped(moment_text(time_s, now_s, zone)), datetime=f"{moment:%Y-%m-%dT%H:%M:%SZ}")
 
@@ -138,9 +146,9 @@ def moment_text(time_s: float, now_s: float, zone: tzinfo) -> str:
 def render_bar(
     label: str, *, drawn_ratio: float, mark_ratio: float | None = None, kind: str = "", id_: str | None = None
 ) -> Markup:
-    """Return a bar: how much is filled, perhaps with a mark; both are shares of its width, read aloud as `label`.
+    """Return a bar: how much is filled, perhaps with a mark; both are shares of its width, an SVG's attributes.
 
-    Its widths are attributes of an SVG, since the pages allow no inline style.
+    The pages allow no inline style. `label` is read aloud: what no text beside the bar says; "": nothing.
     """
     drawn_ratio = min(max(drawn_ratio, 0.0), 1.0)
     mark = NOTHING
@@ -153,7 +161,8 @@ def render_bar(
         element("rect", width=f"{100 * drawn_ratio:.1f}%", height="100%", class_="filled"),
         mark,
         class_=f"gauge {kind}".rstrip(),
-        role="img",
-        aria_label=label,
+        role="img" if label else None,
+        aria_label=label or None,
+        aria_hidden=None if label else "true",
         id=id_,
     )

@@ -55,26 +55,28 @@ def log_lines(changes: Sequence[LimitChange]) -> list[Line]:
         owner = (line.newest.node, line.newest.job, *line.gpus)
         by_owner.setdefault(owner, []).append(line)
     lines = [line for of_owner in by_owner.values() for line in _folded(of_owner)]
-    return sorted(lines, key=lambda line: -line.newest.time_s)
+    places = {id(change): place for place, change in enumerate(changes)}
+    return sorted(lines, key=lambda line: places[id(line.newest)])
 
 
 def _together(changes: Sequence[LimitChange]) -> Iterator[Line]:
-    """Yield the decisions: the changes that several GPUs of a job got at the same time for the same reason."""
+    """Yield the decisions: the changes that several GPUs of a job got at the same time for the same reason.
+
+    A change joins no newer ones where its GPU has had another limit since they came.
+    """
     groups: list[list[LimitChange]] = []
-    open_groups: dict[tuple[object, ...], list[LimitChange]] = {}
-    for change in changes:
+    newest: dict[tuple[object, ...], tuple[int, list[LimitChange]]] = {}
+    seen: dict[tuple[object, ...], int] = {}
+    for place, change in enumerate(changes):
         what = (change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w)
-        group = open_groups.get(what)
-        is_same = (
-            group is not None
-            and group[0].time_s - change.time_s <= TOGETHER_S
-            and all(it.gpu_uuid != change.gpu_uuid for it in group)
-        )
-        if group is not None and is_same:
+        gpu = (change.node, change.gpu_uuid)
+        opened, group = newest.get(what, (-1, []))
+        if group and group[0].time_s - change.time_s <= TOGETHER_S and seen.get(gpu, -1) < opened:
             group.append(change)
         else:
-            open_groups[what] = [change]
-            groups.append(open_groups[what])
+            newest[what] = place, [change]
+            groups.append(newest[what][1])
+        seen[gpu] = place
     return map(Line, groups)
 
 
@@ -156,12 +158,8 @@ def _cells(line: Line, asked: Asked, now_s: float, zone: tzinfo) -> Iterator[Mar
     yield _link(asked.path(job=change.job, before_s=None), change.job) if change.job else escaped("no run")
     node = _link(asked.path(node=change.node, before_s=None), change.node or "")
     yield element("span", node, escaped(f" {'+'.join(line.gpus)}"))
-    if line.n_decisions == 1:
-        yield escaped(limit_text(change))
-        yield escaped(decision_text(change))
-    else:
-        yield escaped(_both_limits(change))
-        yield escaped(_folded_text(line, now_s, zone))
+    yield escaped(line_limits(line))
+    yield escaped(line_reason(line, now_s, zone))
     yield element("details", element("summary", escaped("show")), escaped(change.detail)) if change.detail else NOTHING
 
 
@@ -169,12 +167,19 @@ def _link(path: str, name: str) -> Markup:
     return element("a", element("bdi", escaped(name)), href=path)
 
 
-def _both_limits(change: LimitChange) -> str:
+def line_limits(line: Line) -> str:
+    """Return from which limit to which, or between which two."""
+    change = line.newest
+    if line.n_decisions == 1:
+        return limit_text(change)
     lower_w, upper_w = sorted((change.power_limit_w or 0.0, change.previous_power_limit_w or 0.0))
     return typeset(f"{power_text(lower_w).removesuffix(' W')} ⇄ {power_text(upper_w)}")
 
 
-def _folded_text(line: Line, now_s: float, zone: tzinfo) -> str:
+def line_reason(line: Line, now_s: float, zone: tzinfo) -> str:
+    """Return why; of two limits that alternate also how often, and from when until when."""
+    if line.n_decisions == 1:
+        return decision_text(line.newest)
     begin, end = (moment_text(line.changes[place].time_s, now_s, zone) for place in (-1, 0))
     reason = line.newest.reason
     why = "two limits mixed to keep the pace" if reason.endswith(_PLANNED) else short_reason(reason)

@@ -11,24 +11,32 @@ from controller.history.energy_history.report import Entry
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
-from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
+from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState
-from controller.web.pages.gpus import MEASURING, GpuView, gpu_views, live_values, render_tiles
+from controller.web.pages.gpus import (
+    MEASURING,
+    GpuView,
+    gpu_views,
+    limit_sums_w,
+    limits_text,
+    live_values,
+    render_tiles,
+)
 from controller.web.pages.layout import (
+    moment_text,
     render_bar,
     render_card,
     render_page,
     render_state,
     render_time,
 )
+from controller.web.pages.log import Line, line_limits, line_reason, log_lines
 from controller.web.pages.plan_chart import plan_chart
 from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
-    decision_text,
-    limit_text,
     percent_text,
     range_text,
     run_path,
@@ -44,8 +52,6 @@ MAX_TILES: Final = 64
 MAX_DECISIONS: Final = 8
 MAX_RUNS: Final = 20
 MAX_ALERTS: Final = 10
-TOGETHER_S: Final = 5.0
-"""GPUs of a run get their limit within this time of each other: one decision [s]."""
 _SAME_W: Final = 1.0
 
 
@@ -67,10 +73,10 @@ class Overview(NamedTuple):
 
 def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
     """Return the page, HTML."""
-    views = gpu_views(overview.state, now_s, zone)
+    views = gpu_views(overview.state, now_s)
     running = running_runs(overview.state, now_s)
     parts = [
-        *_alerts(overview, views),
+        *_alerts(overview, views, now_s, zone),
         _saved_today(overview),
         _power_now(overview.state, views, running),
         _gpus(views),
@@ -90,9 +96,9 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
     }
 
 
-def _alerts(overview: Overview, views: Sequence[GpuView]) -> Iterator[Markup]:
+def _alerts(overview: Overview, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[Markup]:
     """Yield a strip of what somebody should look at, if there is anything."""
-    found = [*overview.troubles, *_wrong(overview.state, views)]
+    found = [*overview.troubles, *_wrong(overview.state, views, now_s, zone)]
     if not found:
         return
     shown = [element("li", render_state("warning", text)) for text in found[:MAX_ALERTS]]
@@ -103,7 +109,7 @@ def _alerts(overview: Overview, views: Sequence[GpuView]) -> Iterator[Markup]:
     yield element("section", heading, element("ul", *shown, class_="lines"), class_="card alert")
 
 
-def _wrong(state: SiteState, views: Sequence[GpuView]) -> Iterator[str]:
+def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
     for name, node in sorted(state.nodes.items()):
         if node.status.state != "online":
             n_gpus = len(node.status.gpus)
@@ -111,7 +117,9 @@ def _wrong(state: SiteState, views: Sequence[GpuView]) -> Iterator[str]:
             yield f"The controller of {name} is offline{gpus}."
     for view in views:
         if view.is_wrong:
-            yield f"GPU {view.name}: {view.why}."
+            is_since = view.power_w is None and view.mark == "error" and view.since_s is not None
+            since = f" since {moment_text(view.since_s or 0.0, now_s, zone)}" if is_since else ""
+            yield f"GPU {view.name}: {view.why}{since}."
     for (zone_name, _), signal in sorted(state.grid.items()):
         if signal.state == "stale":
             yield (
@@ -151,7 +159,8 @@ def render_figures(today: Entry) -> Markup:
     for saving in savings_of(today):
         if saving.saved is None:
             continue
-        number, _, unit = typeset(saving.text_of(saving.saved)).partition(NO_BREAK)
+        number, _, unit = saving.amount.partition(NO_BREAK)
+        kind = "big c-saved" if saving.saved >= 0 else "big"
         of = ""
         if saving.saved_ratio is not None and saving.baseline is not None:
             share, baseline = percent_text(saving.saved_ratio), saving.text_of(saving.baseline)
@@ -159,7 +168,7 @@ def render_figures(today: Entry) -> Markup:
         figures.append(
             element(
                 "div",
-                element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_="big c-saved"),
+                element("p", escaped(number), escaped(" "), element("small", escaped(unit)), class_=kind),
                 element("p", escaped(of)),
                 element("p", escaped(f"between {saving.interval.replace(' to ', ' and ')}"), class_="note"),
             )
@@ -191,20 +200,16 @@ def _power_of(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> 
     if ends_w is not None:
         between = range_text(*map(power_text, ends_w)).replace(" to ", " and ")
         yield element("p", escaped(f"would be between {between} at the prior limits"))
-    limits_w = [view.limit_w for view in answering if view.limit_w is not None]
-    priors_w = [view.prior_w for view in answering if view.prior_w]
-    if len(limits_w) == len(priors_w) == len(answering):
-        limits, priors = (typeset(power_text(sum(powers_w))) for powers_w in (limits_w, priors_w))
-        words = f"limits {limits} in all, prior limits {priors}"
-        draws = f"draws {typeset(power_text(power_w))}, {words}"
-        drawn_ratio, mark_ratio = (part_w / sum(priors_w) for part_w in (power_w, sum(limits_w)))
-        yield render_bar(draws, drawn_ratio=drawn_ratio, mark_ratio=mark_ratio, id_=SITE_BAR)
-        yield element("p", escaped(words), class_="note")
+    sums_w = limit_sums_w(answering)
+    if sums_w is not None:
+        limits_w, priors_w = sums_w
+        yield render_bar("", drawn_ratio=power_w / priors_w, mark_ratio=limits_w / priors_w, id_=SITE_BAR)
+        yield element("p", escaped(limits_text(*sums_w)), class_="note", id=SITE_LIMITS)
 
 
-def live_overview(state: SiteState, now_s: float, zone: tzinfo) -> LiveValues:
+def live_overview(state: SiteState, now_s: float) -> LiveValues:
     """Return what pages show now of GPUs; the shape is another one with each job, state, reason and plan."""
-    views = gpu_views(state, now_s, zone)
+    views = gpu_views(state, now_s)
     values = live_values(views, now_s)
     plans = [(key, run.schedule.time_s if run.schedule else None) for key, run in running_runs(state, now_s).items()]
     shown = [(view.key, view.mark, view.job, view.why, view.prior_w) for view in views]
@@ -261,7 +266,8 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
     if n_wrong:
         yield render_state("warning", f"{n_wrong} GPU limits to look at" if n_wrong > 1 else "1 GPU limit to look at")
     elif views:
-        yield render_state("ok", "No limit is stranded or set by others")
+        limit = "limit" if is_all else "limit that is known"
+        yield render_state("ok", f"No {limit} is stranded or set by others")
 
 
 def first_signal(state: SiteState) -> GridSignal | None:
@@ -286,33 +292,21 @@ def _grid_and_plan(state: SiteState, running: dict[RunKey, RunState], now_s: flo
 
 
 def _decisions(state: SiteState, now_s: float, zone: tzinfo) -> Markup:
-    found = [
-        element("li", *_decision(group, now_s, zone)) for group in decision_groups(state.decisions)[:MAX_DECISIONS]
-    ]
+    lines = decision_lines(state.decisions)[:MAX_DECISIONS]
+    found = [element("li", *_decision(line, now_s, zone)) for line in lines]
     if not found:
-        found = [element("li", escaped("None since this process has started."), class_="second")]
+        found = [element("li", escaped("There are none."), class_="second")]
     return render_card(
         "Last decisions", element("ul", *found, class_="decisions"), width="narrow", link=("/log", "all")
     )
 
 
-def decision_groups(decisions: Iterable[LimitChange]) -> list[list[LimitChange]]:
-    """Return the changes of limits, newest first, those that the GPUs of one job got together as one group.
+def decision_lines(decisions: Iterable[LimitChange]) -> list[Line]:
+    """Return the lines of the log about changes of limits, newest first, without what is only measured.
 
     A series of measurements is told once; of a look what comes of it, if the plan is another one then.
     """
-    groups: list[list[LimitChange]] = []
-    for change in reversed(_told(decisions)):
-        is_together = groups and _what(groups[-1][0]) == _what(change)
-        if is_together and groups[-1][-1].time_s - change.time_s <= TOGETHER_S:
-            groups[-1].append(change)
-        else:
-            groups.append([change])
-    return groups
-
-
-def _what(change: LimitChange) -> tuple[object, ...]:
-    return change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w
+    return log_lines(_told(decisions)[::-1])
 
 
 def _told(decisions: Iterable[LimitChange]) -> list[LimitChange]:
@@ -342,16 +336,13 @@ def _plan_of(change: LimitChange) -> tuple[object, ...]:
     return change.job, change.reason, change.power_limit_w
 
 
-def _decision(group: Sequence[LimitChange], now_s: float, zone: tzinfo) -> Iterator[Markup]:
-    change = group[0]
-    indices = sorted({it.gpu_index for it in group if it.gpu_index is not None})
-    where = f"{change.node} {'+'.join(map(str, indices))}" if indices else change.node or ""
+def _decision(line: Line, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    change = line.newest
     yield element("b", render_time(change.time_s, now_s, zone))
     yield joined([escaped(" "), element("bdi", escaped(change.job or "no run")), escaped(" ")])
-    yield element("span", escaped(where), class_="note")
-    yield element(
-        "div", escaped(limit_text(change)), element("span", escaped(f" · {decision_text(change)}"), class_="second")
-    )
+    yield element("span", escaped(f"{change.node} {'+'.join(line.gpus)}"), class_="note")
+    why = element("span", escaped(f" · {line_reason(line, now_s, zone)}"), class_="second")
+    yield element("div", escaped(line_limits(line)), why)
 
 
 def _runs(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:

@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 from controller.history.energy_history.query import AskedName
 from controller.history.energy_history.reading import decisions, ended_runs, past_run
 from controller.runtime.clock import Clock
-from controller.runtime.machine_zone import MachineZone
 from controller.runtime.markup import element, escaped
 from controller.web.live.site_state import SiteState
 from controller.web.pages.grid import render_grid
@@ -20,7 +19,7 @@ from controller.web.pages.layout import render_card, render_page
 from controller.web.pages.log import N_DECISIONS, Asked, render_log
 from controller.web.pages.run import render_run, run_view
 from controller.web.pages.runs import N_ENDED, SINCE_S, render_runs
-from controller.web.serving import page_response
+from controller.web.serving import page_response, zone_of
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
 from publishers.messages.topics import RunKey
@@ -51,7 +50,6 @@ class _Pages:
         self._state = state
         self._store = store
         self._clock = clock
-        self._zone = MachineZone()
 
     async def _read(self, work: Callable[[Connection], Result]) -> Result:
         return await self._store.read(work, timeout_s=READ_TIMEOUT_S)
@@ -71,17 +69,17 @@ class _Pages:
         if view is None:
             detail = f"No run {key} is known. The history keeps runs as long as its configuration says."
             raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_run", detail)
-        return render_run(view, self._state, now_s=now_s, zone=self._zone)
+        return render_run(view, self._state, now_s=now_s, zone=zone_of(request))
 
-    async def runs(self, _request: web.Request) -> str:
+    async def runs(self, request: web.Request) -> str:
         """Return the page of all runs."""
         now_s = self._clock.now_s()
         ended = await self._read(lambda connection: ended_runs(connection, since_s=now_s - SINCE_S, n_most=N_ENDED))
-        return render_runs(self._state, ended, now_s=now_s, zone=self._zone)
+        return render_runs(self._state, ended, now_s=now_s, zone=zone_of(request))
 
-    async def grid(self, _request: web.Request) -> str:
+    async def grid(self, request: web.Request) -> str:
         """Return the page of the grid."""
-        return render_grid(self._state, now_s=self._clock.now_s(), zone=self._zone)
+        return render_grid(self._state, now_s=self._clock.now_s(), zone=zone_of(request))
 
     async def log(self, request: web.Request) -> str:
         """Return a page of the log."""
@@ -93,15 +91,16 @@ class _Pages:
             )
         )
         asked = Asked(query.node, query.job, query.before_s)
-        return render_log(changes, asked, now_s=self._clock.now_s(), zone=self._zone)
+        return render_log(changes, asked, now_s=self._clock.now_s(), zone=zone_of(request))
 
     async def history(self, request: web.Request) -> str:
         """Return the page of a month."""
         query, now_s, faults = read_query(request, HistoryQuery), self._clock.now_s(), list[str]()
-        found = await self._read(lambda connection: read_month(connection, query, now_s, self._zone, faults))
+        zone = zone_of(request)
+        found = await self._read(lambda connection: read_month(connection, query, now_s, zone, faults))
         if found is None:
             raise invalid_request("; ".join(faults).replace("--month ", "month = "))
-        return render_history(found, now_s=now_s, zone=self._zone)
+        return render_history(found, now_s=now_s, zone=zone)
 
     def answering(
         self, current: str, make: Callable[[web.Request], Awaitable[str]]
@@ -123,7 +122,8 @@ class _Pages:
 
     def _fault(self, request: web.Request, current: str, status: HTTPStatus, detail: str) -> web.Response:
         card = render_card(status.phrase, element("p", escaped(detail)))
-        page = render_page(status.phrase, current=current, parts=[card], now_s=self._clock.now_s(), zone=self._zone)
+        now_s, zone = self._clock.now_s(), zone_of(request)
+        page = render_page(status.phrase, current=current, parts=[card], now_s=now_s, zone=zone)
         return page_response(request, page, status=status)
 
 

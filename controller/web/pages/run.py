@@ -72,7 +72,7 @@ def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -
         _progress(view, now_s, zone),
         _saved(view),
         _slower(view),
-        *([_plan(view, state, now_s, zone), _now(view, state, now_s, zone)] if view.goes_on else []),
+        *([_plan(view, state, now_s, zone), _now(view, state, now_s)] if view.goes_on else []),
         _curve(view),
         _decisions(view, state, now_s, zone),
     ]
@@ -180,17 +180,17 @@ def _course(view: RunView) -> Iterator[tuple[str, str]]:
         yield "so", "more than allowed until now, and expected to be made up for by the end"
 
 
-def _now(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup:
-    return render_card("Now", render_facts(_now_facts(view, state, now_s, zone)), width="narrow")
+def _now(view: RunView, state: SiteState, now_s: float) -> Markup:
+    return render_card("Now", render_facts(_now_facts(view, state, now_s)), width="narrow")
 
 
-def _now_facts(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
+def _now_facts(view: RunView, state: SiteState, now_s: float) -> Iterator[tuple[str, Markup]]:
     record = view.record
     if record is None:
         return
     limit_w = record.power_limit_w
     yield "limit", escaped(NOT_KNOWN_YET if limit_w is None else typeset(power_text(limit_w)))
-    powers_w = [gpu.power_w for gpu in gpu_views(state, now_s, zone) if gpu.job == view.key.job and gpu.power_w]
+    powers_w = [gpu.power_w for gpu in gpu_views(state, now_s) if gpu.job == view.key.job and gpu.power_w]
     is_whole = bool(powers_w) and len(powers_w) == record.n_gpus
     yield "its GPUs draw", escaped(typeset(power_text(sum(powers_w))) if is_whole else "not known")
     if record.speed_ratio is not None:

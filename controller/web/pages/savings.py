@@ -9,7 +9,7 @@ from controller.history.energy_history.report import Entry, Part, entry_of
 from controller.web.pages.words import percent_text, range_text, typeset
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
-from publishers.training.reporting.amounts import carbon_text, energy_text, money_text
+from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
 
 
 class Saving(NamedTuple):
@@ -24,15 +24,24 @@ class Saving(NamedTuple):
     text_of: Callable[[float], str]
 
     @property
+    def amount(self) -> str:
+        """Return what was saved."""
+        return typeset(self._texts()[1])
+
+    @property
     def interval(self) -> str:
         """Return the 90 % interval of what was saved."""
-        return range_text(*(self.text_of((self.saved or 0.0) + sign * (self.ci90 or 0.0)) for sign in (-1, 1)))
+        lower, _, upper = self._texts()
+        return range_text(lower, upper)
 
     @property
     def saved_text(self) -> str:
         """Return what was saved, its share and its interval."""
         share = "" if self.saved_ratio is None else f", {typeset(percent_text(self.saved_ratio))}"
-        return f"{typeset(self.text_of(self.saved or 0.0))}{share} ({self.interval})"
+        return f"{self.amount}{share} ({self.interval})"
+
+    def _texts(self) -> list[str]:
+        return interval_texts(self.saved or 0.0, self.ci90 or 0.0, self.text_of)
 
 
 def savings_of(entry: Entry) -> list[Saving]:

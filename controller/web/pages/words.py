@@ -48,9 +48,11 @@ def percent_text(ratio: float) -> str:
 
 
 def range_text(lower: str, upper: str) -> str:
-    """Return both ends of an interval, with their unit once where it is the same."""
-    number, _, unit = lower.partition(" ")
-    has_one_unit = bool(unit) and unit == upper.partition(" ")[2]
+    """Return both ends of an interval, with their unit once where it is the same; a zero has the other's."""
+    (number, _, unit), (upper_number, _, upper_unit) = (end.partition(" ") for end in (lower, upper))
+    if upper_number == "0":
+        upper, upper_unit = f"0 {unit}", unit
+    has_one_unit = bool(unit) and (number == "0" or unit == upper_unit)
     return f"{typeset(number if has_one_unit else lower)} to {typeset(upper)}"
 
 

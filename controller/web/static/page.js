@@ -1,4 +1,5 @@
-// What a page does beyond being read: live values, what is below the pointer in a chart, the reader's theme. All of it can be missing.
+// What a page does beyond being read: live values, what is below the pointer in a chart, the reader's theme and time zone.
+// All of it can be missing.
 "use strict";
 
 const SILENT_MS = 20_000; // a server that lives says something every 15 s
@@ -93,7 +94,7 @@ function planReading(inMs) {
   }, inMs);
 }
 
-async function readAgain() {
+async function readAgain(isOtherZone = false) {
   readAt = Date.now();
   let page;
   try {
@@ -109,10 +110,20 @@ async function readAgain() {
   newest.forEach((part, at) => {
     const old = parts[at];
     if (old === undefined) main.append(part);
-    else if (sources.get(old) !== part.outerHTML && !isInUse(old)) old.replaceWith(part);
+    else if (isOtherZone || (sources.get(old) !== part.outerHTML && !isInUse(old))) old.replaceWith(part);
   });
   for (const gone of parts.slice(newest.length)) if (!isInUse(gone)) gone.remove();
+  main.dataset.zone = page.getElementById("main").dataset.zone ?? "";
+  document.querySelector("footer")?.replaceWith(page.querySelector("footer") ?? "");
   remember();
+}
+
+// The time zone of the browser: the server makes all times, and is told it by a cookie. A page of another one is read again, once.
+function offerZone() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (!zone || zone === main.dataset.zone) return;
+  document.cookie = `gridchase-zone=${zone}; Path=/; Max-Age=31536000; SameSite=Strict`;
+  readAgain(true);
 }
 
 // Live values: the server has made all texts, here they are only put where they belong.
@@ -135,10 +146,14 @@ function sayHeard(words) {
   heard.classList.toggle("silent", words !== "as of ");
 }
 
-function isAlive() {
-  lastHeard = new Date();
+function awaitSigns() {
   clearTimeout(silence);
   silence = setTimeout(() => sayHeard("last heard "), SILENT_MS);
+}
+
+function isAlive() {
+  lastHeard = new Date();
+  awaitSigns();
   sayHeard("as of ");
 }
 
@@ -160,7 +175,7 @@ function show(event) {
 
 function listen() {
   if (source !== null) return;
-  isAlive();
+  awaitSigns();
   source = new EventSource("/v1/events");
   source.addEventListener("values", show);
   source.addEventListener("alive", () => {
@@ -191,6 +206,7 @@ function follow() {
 
 offerThemes();
 remember();
+offerZone();
 document.addEventListener("visibilitychange", follow);
 window.addEventListener("pagehide", ignore);
 window.addEventListener("pageshow", follow);

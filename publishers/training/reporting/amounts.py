@@ -4,7 +4,8 @@
 ('1.36 Wh', '2.5 kWh', '1.23 kW', '1.23 kg CO2e', '12.3 EUR')
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 
 def energy_text(energy_j: float) -> str:
@@ -25,6 +26,16 @@ def carbon_text(carbon_g: float) -> str:
 def money_text(cost: float, currency: str | None) -> str:
     """Return a cost in its currency, where that is known."""
     return f"{_digits(cost)} {currency or ''}".rstrip()
+
+
+def interval_texts(amount: float, half: float, text_of: Callable[[float], str]) -> list[str]:
+    """Return the lower end of an interval, its middle and its upper end as texts, what is near zero with few digits."""
+    values = [amount - half, amount, amount + half]
+    largest = max(map(abs, values))
+    if 0 < largest < math.inf:  # an end below a hundredth of the largest is rounded to the third digit of that
+        n_decimals = 2 - math.floor(math.log10(largest))
+        values = [it if abs(it) >= largest / 100 else round(it, n_decimals) + 0.0 for it in values]  # 0, never -0
+    return [text_of(value) for value in values]
 
 
 def _scaled(value: float, units: Sequence[str]) -> str:

@@ -71,6 +71,12 @@ def month() -> list[Entry]:
     return days
 
 
+def test_each_column_has_a_heading() -> None:
+    headings = re.findall(r"<th[^>]*>([^<]*)</th>", page_of(entry("total")))
+    assert headings
+    assert all(headings)
+
+
 def test_the_page_has_with_without_saved_and_interval() -> None:
     text = text_of(page_of(entry("total")))
     assert "May 2021: 67.3 kg CO₂e saved, 14.4 % (90 %: 63.3 to 71.3 kg CO₂e)" in text

@@ -21,15 +21,17 @@ from controller.web.config import WebConfig, WebSettings
 from controller.web.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
 from controller.web.pages.savings import savings_of
 from controller.web.routes import N_WAITING
+from controller.web.serving import ZONE_COOKIE
 from controller.web.store import SqliteStore
 from policies.vocabulary.units import DAY_S
-from publishers.messages.codec import encode
-from publishers.messages.reports import GridSignal, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import GridSignal, LimitChange, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import (
     TOPICS,
     gpu_message,
     limit_message,
+    machine_zone,
     measured,
     run_message,
     run_record,
@@ -197,6 +199,72 @@ async def test_runs_decisions_and_months_have_pages(tmp_path: Path) -> None:
         assert "Now 120 g/kWh" in (await served.page("/grid")).text
         history = (await served.page("/history?by=user")).text
         assert "alice 1 1 h 00 min 278 Wh, 80 g CO₂e 8.89 g CO₂e, 10.0 %" in history
+
+
+@pytest.mark.parametrize(
+    ("zone", "named", "day", "clock"),
+    [
+        ("Asia/Kathmandu", "Asia/Kathmandu", 15, "00:05"),
+        ("America/St_Johns", "America/St Johns", 14, "14:50"),
+        ("Mars/Olympus", "the machine that serves this page (UTC)", 14, "18:20"),
+        ("", "the machine that serves this page (UTC)", 14, "18:20"),
+    ],
+)
+async def test_all_pages_and_the_report_are_of_the_days_of_the_browser(
+    zone: str, named: str, day: int, clock: str, tmp_path: Path
+) -> None:
+    early_s = MIDNIGHT_S - 5.75 * 3_600.0 + 300.0  # the 15th has begun in Kathmandu, and not yet in St. John's
+    headers = {"Cookie": f"{ZONE_COOKIE}={zone}"} if zone else {}
+    with machine_zone("UTC"):
+        async with site(tmp_path) as served:
+            served.bus.publish(*run_message(msgspec.structs.replace(FINAL, time_s=early_s)), qos=1, retain=True)
+            served.bus.publish(*limit_message(early_s), qos=1, retain=True)
+            await asyncio.sleep(PERIOD_S + 2)
+            texts = {}
+            for path in (
+                "/",
+                "/gpus",
+                "/runs",
+                "/grid",
+                "/log",
+                "/history?by=day",
+                "/run/alice/resnet50/r1",
+                "/log?x=y",
+            ):
+                async with served.client.get(served.url + path, headers=headers) as response:
+                    texts[path] = Found(await response.text()).text
+                    assert response.headers["Vary"] == "Accept-Encoding, Cookie"
+                assert f"Times and days are those of {named}." in texts[path], path
+            for path in ("/", "/log", "/runs", "/run/alice/resnet50/r1"):
+                assert clock in texts[path], path
+            assert f"2023-11-{day} 1 1 h 00 min" in texts["/history?by=day"]
+            async with served.client.get(f"{served.url}/v1/report?month=2023-11&by=day", headers=headers) as response:
+                assert response.headers["Vary"] == "Cookie"
+                assert [row["name"] for row in (await response.json())["rows"]] == [f"2023-11-{day}"]
+
+
+async def test_the_overview_is_kept_a_moment_for_each_zone(tmp_path: Path) -> None:
+    async with site(tmp_path) as served:
+        zones = [f"Etc/GMT+{hours}" for hours in range(1, 13)] + [f"Etc/GMT-{hours}" for hours in range(1, 15)]
+        for zone in (*zones, zones[0], *zones):
+            async with served.client.get(f"{served.url}/", headers={"Cookie": f"{ZONE_COOKIE}={zone}"}) as response:
+                assert f"those of {zone}." in await response.text()
+
+
+async def test_decisions_from_before_a_restart_are_on_the_overview_once(tmp_path: Path) -> None:
+    bus = FakeBus()
+    for restarts in range(2):
+        async with site(tmp_path, bus) as served:
+            if not restarts:
+                for place in range(3):
+                    topic, payload = limit_message(MIDNIGHT_S - 60.0 * place)
+                    change = msgspec.structs.replace(decode(payload, LimitChange), power_limit_w=200.0 + place)
+                    served.bus.publish(topic, encode(change), qos=1, retain=place == 0)
+            await asyncio.sleep(PERIOD_S + 2)
+            for path in ("/", "/log"):
+                text = (await served.page(path)).text
+                assert [text.count(f"280 → {limit_w} W") for limit_w in (200, 201, 202)] == [1, 1, 1], path
+        bus._handlers.clear()
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,21 @@ pytestmark = [
 ]
 N_TABS = 8
 """More than the six connections that a browser opens to one server."""
+ZONE_IN_BROWSER = "Intl.DateTimeFormat().resolvedOptions().timeZone"
+"""It may be an older name of the zone."""
+HAS_ZONE = f"document.querySelector('main').dataset.zone === {ZONE_IN_BROWSER}"
+"""A page of another zone is read again."""
 
 
 class Node:
     """What publishes: one GPU, and the grid."""
 
-    def __init__(self, bus: FakeBus) -> None:
-        self._bus = bus
+    def __init__(self, bus: FakeBus, name: str = "atlas") -> None:
+        self._bus, self._name = bus, name
         self._now_s = SystemClock().now_s()
         gpu = GpuDescription(uuid="GPU-0", index=0, model="simulated", prior_power_limit_w=300.0)
         status = NodeStatus(state="online", version="1", time_s=self._now_s, gpus=[gpu])
-        bus.publish(TOPICS.node_status("atlas"), encode(status), qos=1, retain=True)
+        bus.publish(TOPICS.node_status(name), encode(status), qos=1, retain=True)
         values = [SignalValue(starts_s=self._now_s + 3600.0 * hour, value=300.0 + hour) for hour in range(-12, 24)]
         signal = GridSignal(
             time_s=self._now_s,
@@ -51,13 +55,13 @@ class Node:
         )
         bus.publish(TOPICS.grid("DE", "carbon"), encode(signal), qos=1, retain=True)
 
-    def say(self, power_w: float, reason: str = "slowdown_static") -> None:
+    def say(self, power_w: float, reason: str = "slowdown_static", job: str = "bert") -> None:
         """Publish the power of the GPU, and why it has its limit."""
         self._now_s += 0.01
-        energy = GpuEnergy(time_s=self._now_s, gpu_index=0, power_w=power_w, power_limit_w=200.0, job="bert")
-        self._bus.publish(TOPICS.gpu("atlas", "GPU-0", "energy"), encode(energy), retain=True)
+        energy = GpuEnergy(time_s=self._now_s, gpu_index=0, power_w=power_w, power_limit_w=200.0, job=job)
+        self._bus.publish(TOPICS.gpu(self._name, "GPU-0", "energy"), encode(energy), retain=True)
         limit = LimitChange(time_s=self._now_s, gpu_index=0, reason=reason, detail="numbers", power_limit_w=200.0)
-        self._bus.publish(TOPICS.gpu("atlas", "GPU-0", "limit"), encode(limit), qos=1, retain=True)
+        self._bus.publish(TOPICS.gpu(self._name, "GPU-0", "limit"), encode(limit), qos=1, retain=True)
 
 
 @asynccontextmanager
@@ -114,6 +118,7 @@ async def test_the_theme_is_kept_and_a_chart_answers_to_keys(tmp_path: Path) -> 
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
         await tab.open(f"{url}/")
+        await tab.until(HAS_ZONE)
         for key in ("Home", "End"):
             await tab.run(
                 "document.querySelector('.chart .panels').dispatchEvent("
@@ -132,6 +137,77 @@ async def test_the_theme_is_kept_and_a_chart_answers_to_keys(tmp_path: Path) -> 
             await tab.open(f"{url}{path}")
             assert await tab.run("document.documentElement.dataset.theme") == "dark"
         assert tab.complaints == []
+
+
+async def test_a_long_name_fits_a_phone(tmp_path: Path) -> None:
+    bus = FakeBus()
+    node = Node(bus, name="n" * 64)
+    node.say(150.0, job="j" * 64)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        await tab.call("Emulation.setDeviceMetricsOverride", width=320, height=800, deviceScaleFactor=1, mobile=False)
+        for path in ("/", "/gpus", "/runs", "/grid", "/log", "/history"):
+            await tab.open(f"{url}{path}")
+            root = "document.documentElement"
+            assert await tab.run(f"{root}.scrollWidth - {root}.clientWidth") == 0, path
+        await tab.open(f"{url}/")
+        edge = "document.querySelector('{}').getBoundingClientRect().right"
+        assert await tab.run(f"{edge.format('.gpu .line')} <= {edge.format('.gpus')} + 1")
+
+
+async def test_a_stream_that_is_asked_for_again_is_not_called_heard(tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser:
+        tab = await browser.new_tab()
+        async with served(bus, tmp_path / "state") as (_, url):
+            await tab.open(f"{url}/")
+            await tab.until("source?.readyState === EventSource.OPEN")
+        await tab.run("ignore(); lastHeard = new Date(0); sayHeard('last heard '); follow()")
+        assert await tab.run("source !== null")
+        assert str(await tab.run("heard.textContent")).startswith("last heard ")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
+async def test_times_are_those_of_the_browser_and_next_time_at_once(zone: str, tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        await tab.call("Emulation.setTimezoneOverride", timezoneId=zone)
+        for path in ("/", "/gpus", "/grid", "/log", "/history"):
+            await tab.open(f"{url}{path}")
+            await tab.until(HAS_ZONE)
+        await tab.open(f"{url}/")
+        assert (
+            await tab.run("performance.getEntriesByType('resource').filter((it) => it.name === location.href).length")
+            == 0
+        )
+        shown = await tab.run("document.querySelector('.decisions time').textContent")
+        assert shown == await tab.run(
+            "new Date(document.querySelector('.decisions time').dateTime)"
+            ".toLocaleTimeString('en-GB', {hour: '2-digit', minute: '2-digit'})"
+        )
+        name = str(await tab.run(ZONE_IN_BROWSER)).replace("_", " ")
+        assert f"Times and days are those of {name}." in str(
+            await tab.run("document.querySelector('footer').textContent")
+        )
+        assert tab.complaints == []
+
+
+async def test_a_browser_of_a_zone_that_is_not_known_reads_a_page_again_once(tmp_path: Path) -> None:
+    bus = FakeBus()
+    Node(bus).say(150.0)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        unknown = "Intl.DateTimeFormat.prototype.resolvedOptions = () => ({timeZone: 'Mars/Olympus'})"
+        await tab.call("Page.addScriptToEvaluateOnNewDocument", source=unknown)
+        await tab.open(f"{url}/")
+        again = "performance.getEntriesByType('resource').filter((it) => it.name === location.href).length"
+        await tab.until(f"{again} === 1")
+        await tab.run("remember(), new Promise((done) => requestAnimationFrame(done))")
+        assert await tab.run(again) == 1
+        assert await tab.run("document.querySelector('main').dataset.zone") == ""
 
 
 async def test_eight_tabs_get_their_pages_and_only_the_one_that_is_seen_holds_a_stream(tmp_path: Path) -> None:

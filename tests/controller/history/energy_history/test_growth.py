@@ -22,6 +22,7 @@ from controller.history.energy_history.growth import (
     run_amounts,
     run_growth,
 )
+from controller.runtime.machine_zone import MACHINE_ZONE
 from policies.vocabulary.units import HOUR_S
 from publishers.messages.reports import RunEnergy
 from tests.controller.history.energy_history.records import machine_zone, measured, run_record
@@ -207,7 +208,7 @@ def test_a_moment_is_within_its_day_also_where_the_clock_skips_midnight(name: st
         for at_s in range(eve_s, eve_s + 7_200, QUARTER_S):
             begin_s, end_s = day_of(at_s, None)
             assert begin_s <= at_s < end_s
-            assert (begin_s, end_s) == day_of(at_s, zone)
+            assert (begin_s, end_s) == day_of(at_s, zone) == day_of(at_s, MACHINE_ZONE)
 
 
 def test_a_quarter_hour_begins_at_a_multiple_of_fifteen_minutes() -> None:

@@ -163,6 +163,13 @@ def test_whatever_the_values_everything_has_a_place(
         assert all(-150 <= float(place) <= 250 for place in PLACES.findall(markup))
 
 
+@pytest.mark.parametrize("value", [1e-249, 1e-290, 3.8e293])
+def test_a_value_at_the_end_of_a_logarithmic_axis_has_room_beside_it(value: float) -> None:
+    panel = Panel(axis=NumberAxis(is_log=True), marks=[line([1.0, value])])
+    markup = render_chart(Chart(title="t", words="w", x_axis=TimeAxis(), panels=[panel]))
+    assert not re.search(r"\bnan\b|\binf\b", markup)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
 def test_a_rule_without_a_place_is_not_drawn(value: float) -> None:
     panel = Panel(

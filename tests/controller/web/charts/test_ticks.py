@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.web.charts.ticks import log_ticks, name_ticks, number_text, number_ticks, time_ticks
+from controller.web.charts.ticks import interval_text, log_ticks, name_ticks, number_text, number_ticks, time_ticks
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -103,3 +103,16 @@ def test_names_that_have_no_room_are_left_out_evenly() -> None:
 )
 def test_numbers_are_as_people_write_them(value: float, n_decimals: int | None, text: str) -> None:
     assert number_text(value, n_decimals) == text
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "text"),
+    [
+        (0.000123, 12.345, "0 to 12.3"),
+        (-1e-9, 3.456, "0 to 3.46"),
+        (1_234.5, 1_300.0, "1\u202f234 to 1\u202f300"),
+        (0.0, 0.0, "0 to 0"),
+    ],
+)
+def test_the_ends_of_an_interval_have_the_digits_of_the_larger(lower: float, upper: float, text: str) -> None:
+    assert interval_text(lower, upper) == text

@@ -233,3 +233,18 @@ def test_room_is_free_again_once_a_run_is_forgotten(monkeypatch: pytest.MonkeyPa
     site.state.forget(MIDNIGHT_S + ENDED_S + 1)
     site.say(TOPICS.run_on_node(KEY, "node-b"), run_record(), MIDNIGHT_S + ENDED_S + 1)
     assert set(site.state.runs[KEY].parts) == {"node-b"}
+
+
+def test_decisions_of_the_history_come_before_what_was_heard_and_none_comes_twice() -> None:
+    site, topic = Site(), TOPICS.gpu(*GPU, "limit")
+    past = [change(MIDNIGHT_S - ago_s, node=GPU.node, gpu_uuid=GPU.gpu_uuid) for ago_s in (0.0, 60.0, 120.0)]
+    site.say(topic, change(MIDNIGHT_S, speed_ratio=0.9))
+    version = site.state.version
+    site.state.take_past(past)
+    assert site.state.version > version
+    site.say(topic, change(MIDNIGHT_S - 60.0, speed_ratio=0.8))
+    found = [(it.time_s - MIDNIGHT_S, it.speed_ratio) for it in site.state.decisions]
+    assert found == [(-120.0, None), (-60.0, 0.8), (0.0, 0.9)]
+    site.state.take_past([change(1e9 + number, node="n", gpu_uuid="g") for number in range(2 * MAX_DECISIONS, 0, -1)])
+    assert len(site.state.decisions) == MAX_DECISIONS
+    assert site.state.decisions[-1].time_s == MIDNIGHT_S

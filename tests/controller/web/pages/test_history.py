@@ -2,15 +2,24 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import replace
 
 from controller.config import Retention
 from controller.history.energy_history.history_file import HistoryFile, read_history
+from controller.history.energy_history.writing import tidy, write_messages
 from controller.web.pages.history import MAX_ROWS, History, HistoryQuery, read_month, render_history
 from policies.vocabulary.units import DAY_S
-from tests.controller.history.energy_history.records import TOPICS, gpu_message, measured, run_message, run_record
+from tests.controller.history.energy_history.records import (
+    TOPICS,
+    gpu_message,
+    measured,
+    memory,
+    run_message,
+    run_record,
+)
 from tests.controller.web.pages.site import Found
 from tests.fakes import MIDNIGHT_S
 
@@ -95,3 +104,59 @@ def test_an_empty_history_has_no_run(tmp_path: Path) -> None:
         history, _ = month_of(tmp_path / "h.sqlite", HistoryQuery(by=by))
         assert history is not None
         assert "no run" in Found(render_history(history, now_s=NOW_S, zone=UTC)).text or by == "node"
+
+
+@pytest.mark.parametrize(
+    ("zone", "dates"),
+    [("UTC", ["15 Nov"]), ("Asia/Kathmandu", ["15 Nov"]), ("Pacific/Kiritimati", ["15 Nov", "16 Nov"])],
+)
+def test_days_and_sentence_are_of_the_zone_that_is_asked_for(path: Path, zone: str, dates: list[str]) -> None:
+    faults: list[str] = []
+    query, later_s, there = HistoryQuery(month="2023-11", by="day"), MIDNIGHT_S + 11 * 3_600.0, ZoneInfo(zone)
+    history_file = HistoryFile(path, topics=TOPICS, config=Retention(), session_s=None)
+    history_file.write([run_message(run_record(run="r2", time_s=later_s, energy_j=1e5))], now_s=later_s)
+    history_file.close()
+    history = read_history(path, lambda connection: read_month(connection, query, NOW_S, there, faults))
+    assert history is not None
+    assert [f"{int(row.name[-2:])} Nov" for row in history.found.rows] == dates
+    assert history.found.headline.startswith("From 2023-11-01 00:00 to 2023-12-01 00:00, 2 runs used")
+    assert sum(row.energy_j or 0.0 for row in history.found.rows) == history.found.total.energy_j
+
+
+@pytest.mark.parametrize(("date", "hours"), [("2026-03-29", 23), ("2026-10-25", 25)])
+def test_a_day_on_which_clocks_change_is_whole(tmp_path: Path, date: str, hours: int) -> None:
+    berlin, faults = ZoneInfo("Europe/Berlin"), list[str]()
+    midnight_s = datetime.fromisoformat(date).replace(tzinfo=berlin).timestamp()
+    history_file = HistoryFile(tmp_path / "h.sqlite", topics=TOPICS, config=Retention(), session_s=None)
+    ends_s = [
+        midnight_s - 60.0,
+        midnight_s + 60.0,
+        midnight_s + 3_600.0 * hours - 60.0,
+        midnight_s + 3_600.0 * hours + 60.0,
+    ]
+    for place, time_s in enumerate(ends_s, 1):
+        record = run_record(time_s=time_s, energy_j=1e5 * place, duration_s=60.0 * place)
+        history_file.write([run_message(record)], now_s=time_s)
+    history_file.close()
+    query = HistoryQuery(month=date[:7], by="day")
+    history = read_history(
+        tmp_path / "h.sqlite", lambda connection: read_month(connection, query, ends_s[-1] + 60.0, berlin, faults)
+    )
+    assert history is not None
+    assert [row.energy_j for row in history.found.rows] == pytest.approx([1e5, 2e5, 1e5])
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles", "Asia/Kathmandu", "Asia/Tokyo"])
+def test_a_day_that_is_kept_whole_keeps_its_name_in_other_zones(zone: str) -> None:
+    faults: list[str] = []
+    now_s = MIDNIGHT_S + 90 * DAY_S
+    with memory() as connection:
+        for day in range(3):
+            time_s = MIDNIGHT_S + day * DAY_S + 12 * 3_600.0
+            message = run_message(run_record(time_s=time_s, energy_j=1e5 * (day + 1), duration_s=60.0 * (day + 1)))
+            write_messages(connection, messages=[message], topics=TOPICS, session_s=None, now_s=time_s)
+        tidy(connection, now_s=now_s, config=Retention(), zone=UTC)
+        found = read_month(connection, HistoryQuery(month="2023-11", by="day"), now_s, ZoneInfo(zone), faults)
+    assert found is not None
+    assert [row.name for row in found.found.rows] == ["2023-11-15", "2023-11-16", "2023-11-17"]
+    assert found.found.total.energy_j == 3e5

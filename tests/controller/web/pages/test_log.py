@@ -95,6 +95,15 @@ def test_what_is_beside_the_two_limits_stays_a_line_of_its_own() -> None:
     assert [line.n_decisions for line in lines] == [1, 5, 1]
 
 
+def test_a_gpu_that_has_had_another_limit_since_is_not_told_with_the_newer_ones() -> None:
+    lines = log_lines([change(0.0, 250.0, 200.0), change(2.0, 200.0, 205.0, gpu=1), change(4.0, 250.0, 200.0, gpu=1)])
+    assert [(line.gpus, line.newest.power_limit_w) for line in lines] == [
+        (["0"], 200.0),
+        (["1"], 205.0),
+        (["1"], 200.0),
+    ]
+
+
 def test_few_changes_are_told_each_by_itself() -> None:
     assert [line.n_decisions for line in log_lines(alternating(N_FOLDED - 1))] == [1] * (N_FOLDED - 1)
     assert [line.n_decisions for line in log_lines(alternating(N_FOLDED))] == [N_FOLDED]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.report import Entry
-from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNIT
+from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import SILENT_S
 from controller.web.pages.gpus import gpu_views
@@ -18,7 +18,7 @@ from controller.web.pages.overview import (
     MAX_RUNS,
     MAX_TILES,
     Overview,
-    decision_groups,
+    decision_lines,
     full_power_w,
     live_overview,
     render_overview,
@@ -28,6 +28,7 @@ from publishers.messages.reports import LimitChange, NodeStatus
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import TOPICS
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, price_signal, site_of
+from tests.controller.web.pages.test_log import alternating
 
 KEY = RunKey("ada", "resnet50", "1234.0")
 
@@ -72,10 +73,15 @@ def test_the_numbers_are_those_of_the_messages() -> None:
 
 def test_bars_say_the_same_as_the_numbers_beside_them() -> None:
     page = found(one_run())
-    label, filled, mark = "draws 162 W, limit 180 W, prior limit 300 W", "54.0%", "60.0%"
-    assert label in [it.get("aria-label") for it in page.all("svg")]
+    filled, mark = "54.0%", "60.0%"
     assert {"width": filled, "height": "100%", "class": "filled"} in page.all("rect")
     assert any(it.get("x1") == mark for it in page.all("line"))
+
+
+def test_what_is_read_aloud_of_a_bar_holds_until_the_page_is_read_again() -> None:
+    bars = [it for it in found(one_run()).all("svg") if "gauge" in str(it.get("class")) and it.get("id")]
+    labels = [it.get("aria-label") or it.get("aria-hidden") for it in bars]
+    assert labels == ["true", *["prior limit 300\u00a0W"] * 2]
 
 
 def test_in_the_first_minutes_of_a_run_nothing_is_known_yet_and_no_number_told() -> None:
@@ -100,7 +106,7 @@ def test_an_empty_site_says_that_nothing_was_heard() -> None:
     text = found(site).text
     for part in ("No GPU has been heard yet.", "No controller has been heard yet.", "No signal of the grid is known."):
         assert part in text
-    for part in ("No run goes on.", "No run has used anything today yet.", "None since this process has started."):
+    for part in ("No run goes on.", "No run has used anything today yet.", "There are none."):
         assert part in text
 
 
@@ -111,6 +117,13 @@ def test_without_runs_the_gpus_are_idle() -> None:
     text = found(site).text
     assert "26 W limits 300 W in all, prior limits 300 W" in text
     assert "atlas 0 26 / 300 W idle" in text
+
+
+def test_limits_of_gpus_that_do_not_answer_are_not_called_all_right() -> None:
+    site = one_run()
+    assert "No limit is stranded or set by others" in found(site).text
+    site.say_node("other", 1, online=False)
+    assert "No limit that is known is stranded or set by others" in found(site).text
 
 
 def test_what_an_offline_node_said_is_not_shown_any_more() -> None:
@@ -197,6 +210,27 @@ def test_a_day_on_which_more_was_used_has_a_minus_and_its_interval() -> None:
     assert "\u221260 g CO₂e \u22124.8 % of 1.24 kg CO₂e between \u221280 and \u221240 g CO₂e" in text
 
 
+def test_only_what_was_saved_has_the_colour_of_saved() -> None:
+    site = one_run()
+    for amount_g, kinds in ((50.0, ["big c-saved"]), (-60.0, ["big"])):
+        entry = Entry(name="", runs=1, measured_runs=1, carbon_g=1e3, saved_carbon_g=amount_g, saved_carbon_ci90_g=2e1)
+        page = found(site, Overview(site.state, Sums(NOW_S, NOW_S, entry, entry, entry)))
+        assert [it["class"] for it in page.all("p") if str(it.get("class")).startswith("big")] == [
+            *kinds,
+            "big c-power",
+        ]
+
+
+def test_an_end_of_an_interval_near_zero_has_no_more_digits_than_the_other() -> None:
+    site = one_run()
+    entry = Entry(
+        name="", runs=1, measured_runs=1, carbon_g=1e4, saved_carbon_g=2_000.0, saved_carbon_ci90_g=1_999.9995
+    )
+    text = found(site, Overview(site.state, Sums(NOW_S, NOW_S, entry, entry, entry))).text
+    assert "between 0 and 4 kg CO₂e" in text
+    assert "2 kg CO₂e (0 to 4 kg CO₂e)" in text
+
+
 HOSTILE = "<script>alert(1)</script>\"'&\u202e\u200b" + "x" * 20
 
 
@@ -248,7 +282,7 @@ def test_of_a_large_site_the_first_gpus_and_runs_are_shown_and_the_rest_counted(
 
 def test_power_at_the_prior_limits_is_told_only_where_all_curves_know_it() -> None:
     site = one_run()
-    views, running = gpu_views(site.state, NOW_S, ZONE), running_runs(site.state, NOW_S)
+    views, running = gpu_views(site.state, NOW_S), running_runs(site.state, NOW_S)
     assert full_power_w(views, running) == (540.0 - 4.0, 540.0 + 4.0)
     profile = running[KEY].profile
     assert profile is not None
@@ -276,7 +310,7 @@ def decided(*changes: tuple[str, float]) -> list[tuple[str, float | None]]:
         )
         for place, (reason, limit_w) in enumerate(changes)
     ]
-    return [(group[0].reason, group[0].power_limit_w) for group in reversed(decision_groups(decisions))]
+    return [(line.newest.reason, line.newest.power_limit_w) for line in reversed(decision_lines(decisions))]
 
 
 def test_a_look_after_which_the_plan_stays_is_no_decision() -> None:
@@ -309,6 +343,17 @@ def test_a_new_plan_after_a_look_is_told_against_the_plan_before() -> None:
     assert "300 → 200 W" not in text
 
 
+def test_two_limits_that_are_mixed_are_one_decision_as_in_the_log() -> None:
+    site = one_run()
+    site.state.decisions.clear()
+    for change in reversed(alternating(24)):
+        site.say(TOPICS.gpu("atlas", change.gpu_uuid or "", "limit"), change)
+    page = found(site)
+    folded = "15:20 bert atlas 0+1 200 ⇄ 205 W · two limits mixed to keep the pace · 24 changes, 13:24\u201315:20"
+    assert folded in page.text
+    assert page.text.count("bert") == 1
+
+
 def test_a_series_of_measurements_is_told_once() -> None:
     series = [("profiling", 100.0 + 20 * place) for place in range(8)]
     assert decided(*series, ("slowdown_static", 160.0)) == [series[0], ("slowdown_static", 160.0)]
@@ -334,10 +379,11 @@ def test_what_holds_of_each_gpu_is_told_and_nothing_twice(changes: list[tuple[fl
                 time_s=time_s, node="n", gpu_uuid=uuid, reason=reason, detail="", power_limit_w=limit_w, job="j"
             )
         )
-    groups = decision_groups(decisions)
-    told = [change for group in groups for change in group]
+    lines = decision_lines(decisions)
+    told = [change for line in lines for change in line.changes]
     assert len(told) <= len(decisions)
-    assert [change.time_s for change in told] == sorted((change.time_s for change in told), reverse=True)
+    newest_s = [line.newest.time_s for line in lines]
+    assert newest_s == sorted(newest_s, reverse=True)
     for uuid in "ab":
         newest = next((change for change in reversed(decisions) if change.gpu_uuid == uuid), None)
         shown = next((change for change in told if change.gpu_uuid == uuid), None)
@@ -349,18 +395,22 @@ def test_what_holds_of_each_gpu_is_told_and_nothing_twice(changes: list[tuple[fl
 
 def test_the_power_of_all_gpus_follows_as_the_page_shows_it() -> None:
     site = one_run()
-    values = live_overview(site.state, site.now_s, ZONE)
+    values = live_overview(site.state, site.now_s)
     assert (values.texts[SITE_POWER], values.texts[SITE_POWER_UNIT]) == ("325", "W")
     assert values.bars[SITE_BAR] == pytest.approx((325.0 / 600.0, 0.6))
     html = render_overview(site.overview(), now_s=site.now_s, zone=ZONE)
     assert f'id="{SITE_POWER}">325<' in html
     assert f'id="{SITE_BAR}"' in html
+    assert f'id="{SITE_LIMITS}">{values.texts[SITE_LIMITS]}<' in html
+    assert values.texts[SITE_LIMITS] == "limits 360\u00a0W in all, prior limits 600\u00a0W"
+    site.say_gpu("atlas", 0, power_limit_w=250.0)
+    assert "430" in live_overview(site.state, site.now_s).texts[SITE_LIMITS]
 
 
 def test_a_page_is_read_again_where_more_than_values_has_changed() -> None:
     site = one_run()
-    shape = live_overview(site.state, site.now_s, ZONE).shape
+    shape = live_overview(site.state, site.now_s).shape
     site.say_gpu("atlas", 0, power_w=170.0)
-    assert live_overview(site.state, site.now_s, ZONE).shape == shape
+    assert live_overview(site.state, site.now_s).shape == shape
     site.say_gpu("atlas", 0, reason="paused")
-    assert live_overview(site.state, site.now_s, ZONE).shape != shape
+    assert live_overview(site.state, site.now_s).shape != shape

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.runtime.machine_zone import MachineZone
+from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.pages.layout import moment_text, render_time
 from controller.web.pages.words import (
     decision_text,
@@ -21,7 +21,7 @@ from controller.web.pages.words import (
 from publishers.messages.reasons import SHORT_REASONS, short_reason
 from publishers.messages.reports import LimitChange
 from publishers.messages.topics import RunKey
-from publishers.training.reporting.amounts import power_text
+from publishers.training.reporting.amounts import carbon_text, interval_texts, power_text
 from tests.controller.history.energy_history.records import machine_zone, run_record
 from tests.controller.web.pages.site import NOW_S, ZONE
 
@@ -58,6 +58,9 @@ def test_a_plan_that_follows_the_grid_says_which_way_and_others_their_reason() -
 def test_an_interval_has_its_unit_once_where_it_is_the_same() -> None:
     assert range_text("1.2 kg CO2e", "3 kg CO2e") == f"1.2 to 3{NB}kg{NB}CO₂e"
     assert range_text("900 g CO2e", "1.1 kg CO2e") == f"900{NB}g{NB}CO₂e to 1.1{NB}kg{NB}CO₂e"
+    assert range_text("0 g CO2e", "1.1 kg CO2e") == f"0 to 1.1{NB}kg{NB}CO₂e"
+    assert range_text("-1.1 kg CO2e", "0 g CO2e") == f"\u22121.1 to 0{NB}kg{NB}CO₂e"
+    assert range_text("0", "3") == "0 to 3"
     assert typeset("-1,234.5 EUR") == f"\u22121\u202f234.5{NB}EUR"
 
 
@@ -74,6 +77,20 @@ def test_each_code_of_evidence_without_numbers_has_its_words() -> None:
 )
 def test_a_power_is_told_in_watts_below_a_kilowatt(power_w: float, text: str) -> None:
     assert power_text(power_w) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "half", "texts"),
+    [
+        (123.0, 122.9877, ["0 g", "123 g", "246 g"]),
+        (123.0, 123.7, ["-1 g", "123 g", "247 g"]),
+        (124.0, 121.53, ["2.47 g", "124 g", "246 g"]),
+        (-2_000.0, 1_999.6, ["-4 kg", "-2 kg", "0 g"]),
+        (0.0, 0.0, ["0 g", "0 g", "0 g"]),
+    ],
+)
+def test_an_end_of_an_interval_near_zero_has_no_more_digits(amount: float, half: float, texts: list[str]) -> None:
+    assert [text.removesuffix(" CO2e") for text in interval_texts(amount, half, carbon_text)] == texts
 
 
 def test_a_moment_is_as_short_as_it_may_be() -> None:
@@ -95,7 +112,7 @@ def test_the_path_of_a_run_has_its_names_percent_encoded() -> None:
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))  # noqa: DTZ001 — of UTC
 def test_the_zone_of_the_machine_is_the_one_that_it_names(moment: datetime) -> None:
     with machine_zone("Europe/Berlin"):
-        local = moment.replace(tzinfo=UTC).astimezone(MachineZone())
+        local = moment.replace(tzinfo=UTC).astimezone(MACHINE_ZONE)
         named = moment.replace(tzinfo=UTC).astimezone(ZoneInfo("Europe/Berlin"))
         assert (local.replace(tzinfo=None), local.fold, local.utcoffset(), local.tzname()) == (
             named.replace(tzinfo=None), named.fold, named.utcoffset(), named.tzname(),
