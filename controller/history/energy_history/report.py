@@ -8,13 +8,26 @@ import msgspec
 from msgspec import Struct
 
 from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, Amounts, added
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 
 HOW_COMBINED: Final = (
     "Intervals are of 90 %. What is unknown of a job's curve is the same in all its runs: within a job they add up;"
     " between jobs, which are independent, their squares do."
 )
 TOO_EARLY: Final = "too early to tell"
+_INTERVALS: Final = {
+    ("saved_ci90_ratio",): ("saved_ratio", "baseline_carbon_g", "baseline_cost"),
+    ("saved_energy_ci90_ratio",): ("saved_energy_ratio", "baseline_energy_j"),
+    ("slowdown_ci90_ratio",): ("slowdown_ratio", "baseline_duration_s"),
+    ("saved_better_limit_ci90_ratio",): ("saved_better_limit_ratio",),
+    ("saved_following_ci90_ratio",): ("saved_following_ratio",),
+    ("saved_measuring_ci90_ratio",): ("saved_measuring_ratio",),
+}
+"""Of a run that is compared with what it would have used: the numbers that an interval is of."""
+_INTERVALS_OF_RUNS: Final = {
+    (f"ab_{what}_lower_ratio", f"ab_{what}_upper_ratio"): (f"ab_{what}_ratio",) for what in ("saved_energy", "slowdown")
+}
+"""The same of runs that are compared with those held out: that needs no other evidence."""
 
 
 class Part(NamedTuple):
@@ -58,6 +71,21 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_cost_ratio: float | None = None
     slowdown_ratio: float | None = None
     slowdown_ci90_ratio: float | None = None
+
+
+def with_evidence(record: RunEnergy) -> RunEnergy:
+    """Return a record without its numbers of what was saved that have no evidence, or no interval.
+
+    Older controllers published such numbers, and anybody may; nobody is told them.
+    """
+    is_known = record.evidence in KNOWN_EVIDENCE
+    lacking = [
+        name
+        for intervals, numbers in (_INTERVALS | _INTERVALS_OF_RUNS).items()
+        for name in (*intervals, *numbers)
+        if None in {getattr(record, interval) for interval in intervals} or (intervals in _INTERVALS and not is_known)
+    ]
+    return msgspec.structs.replace(record, **dict.fromkeys(lacking))
 
 
 def entry_of(name: str, parts: Sequence[Part]) -> Entry:
