@@ -1,6 +1,7 @@
 """What browsers get: pages that load nothing from elsewhere, and the files of theirs that are package data."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from importlib.resources import files
@@ -21,6 +22,8 @@ MAX_AGE_S: Final = 300
 """For so long a browser does not ask for a file again, also after an update [s]."""
 MIN_COMPRESSED: Final = 1_024
 """What has fewer bytes is sent as it is."""
+_GZIP: Final = re.compile(r"(?:^|[\s,])gzip(?!\s*;\s*q\s*=\s*0(?:\.0*)?\s*(?:,|$))")
+"""In a list of what a client takes; with a weight of 0 it is refused."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -65,6 +68,6 @@ def _compressed(request: web.Request, body: bytes, kind: str) -> web.Response:
     """Return an answer that is compressed where it is long and the client takes that; above 1 KiB on a thread."""
     response = web.Response(body=body, content_type=kind, charset="utf-8", zlib_executor_size=MIN_COMPRESSED)
     response.headers["Vary"] = "Accept-Encoding"
-    if len(body) >= MIN_COMPRESSED and "gzip" in request.headers.get("Accept-Encoding", "").lower():
+    if len(body) >= MIN_COMPRESSED and _GZIP.search(request.headers.get("Accept-Encoding", "").lower()):
         response.enable_compression(ContentCoding.gzip)
     return response
