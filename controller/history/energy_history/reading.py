@@ -87,7 +87,7 @@ def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:
         )
     if CURRENCY_SEPARATOR in (currency or ""):
         record = msgspec.structs.replace(record, cost=None, baseline_cost=None)
-    return msgspec.structs.replace(record, currency=currency or record.currency)
+    return record if currency in {None, record.currency} else msgspec.structs.replace(record, currency=currency)
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:

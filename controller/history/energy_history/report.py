@@ -24,6 +24,7 @@ _INTERVALS: Final = {
     ("saved_measuring_ci90_ratio",): ("saved_measuring_ratio",),
 }
 """Of a run that is compared with what it would have used: the numbers that an interval is of."""
+_NEED_EVIDENCE: Final = [name for group in _INTERVALS.items() for names in group for name in names]
 _INTERVALS_OF_RUNS: Final = {
     (f"ab_{what}_lower_ratio", f"ab_{what}_upper_ratio"): (f"ab_{what}_ratio",) for what in ("saved_energy", "slowdown")
 }
@@ -78,14 +79,13 @@ def with_evidence(record: RunEnergy) -> RunEnergy:
 
     Older controllers published such numbers, and anybody may; nobody is told them.
     """
-    is_known = record.evidence in KNOWN_EVIDENCE
-    lacking = [
-        name
-        for intervals, numbers in (_INTERVALS | _INTERVALS_OF_RUNS).items()
-        for name in (*intervals, *numbers)
-        if None in {getattr(record, interval) for interval in intervals} or (intervals in _INTERVALS and not is_known)
-    ]
-    return msgspec.structs.replace(record, **dict.fromkeys(lacking))
+    groups = _INTERVALS if record.evidence in KNOWN_EVIDENCE else {}
+    lacking = [] if groups else _NEED_EVIDENCE
+    for intervals, numbers in (groups | _INTERVALS_OF_RUNS).items():
+        if any(getattr(record, interval) is None for interval in intervals):
+            lacking = [*lacking, *intervals, *numbers]
+    lacking = [name for name in lacking if getattr(record, name) is not None]
+    return msgspec.structs.replace(record, **dict.fromkeys(lacking)) if lacking else record
 
 
 def entry_of(name: str, parts: Sequence[Part]) -> Entry:
