@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import shlex
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,7 +21,7 @@ from controller.cli.run import run_until_stopped
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import BackendError, ConfigError
-from controller.runtime.child_process import stop_child
+from controller.runtime.child_process import start_module, stop_child
 from controller.runtime.stop_signals import stopped_by_signals
 from controller.web.config import load_web_config
 from gridchase.cli.verb import VERSION
@@ -38,7 +37,7 @@ BROKER_ENDED: Final = (
 )
 
 PageCommand = Callable[[Config], Sequence[str]]
-"""Returns the command of the page beside a controller."""
+"""Returns the module of the page beside a controller, and its arguments."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.E
 
 
 def page_command(config: Config, file: Path | None = None) -> list[str]:
-    """Return the command of the page, on the controller's bus.
+    """Return the module and the arguments of the page, on the controller's bus.
 
     Args:
         config: of the controller; without a file, the history is below its state directory, as with `gridchase web`.
@@ -148,8 +147,13 @@ def page_command(config: Config, file: Path | None = None) -> list[str]:
     if file is None:
         given["web.state_dir"] = str(Path(config.node.state_dir) / "web")
     options = [] if file is None else ["--config", str(file)]
-    options += [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    return [sys.executable, "-m", "controller", "--log-level", "warning", "web", "--until-stdin-closes", *options]
+    # Quoted: a user may be called 12345.
+    options += [word for key, value in given.items() for word in ("--set", f"{key}={_toml_text(value)}")]
+    return ["controller", "--log-level", "warning", "web", "--until-stdin-closes", *options]
+
+
+def _toml_text(text: str) -> str:
+    return msgspec.json.encode(text).decode()
 
 
 @asynccontextmanager
@@ -168,11 +172,7 @@ async def _run_page(command: Sequence[str]) -> None:
     It ends when its stdin closes: also if this process is killed.
     """
     try:
-        child = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in the terminal must reach only us: we end the process
-        )
+        child = await start_module(*command)
     except OSError as error:
         _LOGGER.error("no page: %s; the controller continues", error)
         return

@@ -29,6 +29,8 @@ ZONE_COOKIE: Final = "gridchase-zone"
 """Where a script leaves the time zone of its browser."""
 _ZONE: Final = re.compile(r"[A-Z][A-Za-z0-9_+-]{0,31}(?:/[A-Z][A-Za-z0-9_+-]{0,31}){0,2}")
 """A name in the database of time zones; its other files, and zones with leap seconds, are lower case."""
+_GZIP: Final = re.compile(r"(?:^|[\s,])gzip(?!\s*;\s*q\s*=\s*0(?:\.0*)?\s*(?:,|$))")
+"""In a list of what a client takes; with a weight of 0 it is refused."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -85,6 +87,6 @@ def _compressed(request: web.Request, body: bytes, kind: str) -> web.Response:
     """Return an answer that is compressed where it is long and the client takes that; above 1 KiB on a thread."""
     response = web.Response(body=body, content_type=kind, charset="utf-8", zlib_executor_size=MIN_COMPRESSED)
     response.headers["Vary"] = "Accept-Encoding"
-    if len(body) >= MIN_COMPRESSED and "gzip" in request.headers.get("Accept-Encoding", "").lower():
+    if len(body) >= MIN_COMPRESSED and _GZIP.search(request.headers.get("Accept-Encoding", "").lower()):
         response.enable_compression(ContentCoding.gzip)
     return response

@@ -10,7 +10,6 @@ limits as with NVML. The view subscribes to what a dashboard would. The result c
 """
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from controller.demo.runner import (
 from controller.gpu.processes import ProcFileSystem
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu
 from controller.ports import Bus, ProcessTable
+from controller.runtime.child_process import start_module
 from policies.providers.catalogue import Source
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import SIMULATED
@@ -263,15 +263,7 @@ def _page(
 @asynccontextmanager
 async def _training_process() -> AsyncIterator[asyncio.subprocess.Process]:
     """Start the training process and wait until it is ready for its task; end it, however the body ends."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "controller.demo.day.training",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C in the terminal must reach only us: we end the process
-    )
+    process = await start_module("controller.demo.day.training", captures=True)
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             said = await process.stdout.readline() if process.stdout else b""

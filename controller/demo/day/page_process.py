@@ -1,7 +1,6 @@
 """The process that serves the page of the demo, as its parent sees it."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -10,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from controller.demo.runner import DemoError
-from controller.runtime.child_process import stop_child
+from controller.runtime.child_process import start_module, stop_child
 
 START_TIMEOUT_S: Final = 20.0
 FINISH_TIMEOUT_S: Final = 15.0
@@ -69,14 +68,7 @@ async def serving_page(task: PageTask) -> AsyncIterator[PageProcess]:
     Raises:
         DemoError: it cannot be served.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "controller.demo.day.page",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C in the terminal must reach only us: we end the process
-    )
+    process = await start_module("controller.demo.day.page", captures=True, captures_errors=False)
     try:
         url = await _ask(process, msgspec.json.encode(task) + b"\n", START_TIMEOUT_S)
         if not url:

@@ -21,8 +21,8 @@ _GROUPS: Final[dict[str, Callable[[Part], str]]] = {
     "user": lambda part: part.user,
     "run": lambda part: f"{part.user}/{part.job}/{part.run}",
 }
-_MONTH: Final = re.compile(r"(\d{4})-(\d{2})")
-_DAYS: Final = re.compile(r"(\d{1,5})d")
+_MONTH: Final = re.compile(r"([0-9]{4})-([0-9]{2})")
+_DAYS: Final = re.compile(r"([0-9]{1,5})d")
 AskedTime = Annotated[str, Meta(max_length=64)]
 AskedName = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -44,7 +44,10 @@ class ReportQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A report, as JSON; `since_s` and `until_s` are Unix seconds, `records` the newest record of each run, by run."""
+    """A report, as JSON; `since_s` and `until_s` are Unix seconds.
+
+    `records`, by run, are the newest of each, without numbers of what was saved that have no evidence or no interval.
+    """
 
     since_s: float
     until_s: float

@@ -13,7 +13,7 @@ from controller.history.energy_history.growth import (
     RUN_AMOUNTS,
     Amounts,
 )
-from controller.history.energy_history.report import Entry, Part, sum_of_gpus
+from controller.history.energy_history.report import Entry, Part, sum_of_gpus, with_evidence
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import DecodeError, decode
@@ -81,19 +81,20 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
 
 
 def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:
-    """Return a run's record, without the cost where that is in several currencies.
+    """Return what may be told of a run's record: what has evidence, and a cost in one currency.
 
-    One that cannot be read, as of a newer version, knows nothing: its amounts are counted.
+    A cost that was counted has its currency also where the newest record does not know prices any more. A record that
+    cannot be read, as of a newer version, knows nothing: its amounts are counted.
     """
     try:
-        record = decode(text.encode(), RunEnergy)
-        if CURRENCY_SEPARATOR not in (currency or ""):
-            return record
-        return msgspec.structs.replace(record, currency=currency, cost=None, baseline_cost=None)
+        record = with_evidence(decode(text.encode(), RunEnergy))
     except DecodeError:
-        return RunEnergy(
+        record = RunEnergy(
             run=run, state="silent", gpu_model="", n_gpus=0, iterations=0, epochs=0, duration_s=0.0, energy_j=0.0
         )
+    if CURRENCY_SEPARATOR in (currency or ""):
+        record = msgspec.structs.replace(record, cost=None, baseline_cost=None)
+    return record if currency in {None, record.currency} else msgspec.structs.replace(record, currency=currency)
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:

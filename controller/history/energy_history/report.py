@@ -8,13 +8,27 @@ import msgspec
 from msgspec import Struct
 
 from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, Amounts, added
-from publishers.messages.reports import RunEnergy
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 
 HOW_COMBINED: Final = (
     "Intervals are of 90 %. What is unknown of a job's curve is the same in all its runs: within a job they add up;"
     " between jobs, which are independent, their squares do."
 )
 TOO_EARLY: Final = "too early to tell"
+_INTERVALS: Final = {
+    ("saved_ci90_ratio",): ("saved_ratio", "baseline_carbon_g", "baseline_cost"),
+    ("saved_energy_ci90_ratio",): ("saved_energy_ratio", "baseline_energy_j"),
+    ("slowdown_ci90_ratio",): ("slowdown_ratio", "baseline_duration_s"),
+    ("saved_better_limit_ci90_ratio",): ("saved_better_limit_ratio",),
+    ("saved_following_ci90_ratio",): ("saved_following_ratio",),
+    ("saved_measuring_ci90_ratio",): ("saved_measuring_ratio",),
+}
+"""Of a run that is compared with what it would have used: the numbers that an interval is of."""
+_NEED_EVIDENCE: Final = [name for group in _INTERVALS.items() for names in group for name in names]
+_INTERVALS_OF_RUNS: Final = {
+    (f"ab_{what}_lower_ratio", f"ab_{what}_upper_ratio"): (f"ab_{what}_ratio",) for what in ("saved_energy", "slowdown")
+}
+"""The same of runs that are compared with those held out: that needs no other evidence."""
 
 
 class Part(NamedTuple):
@@ -58,6 +72,20 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_cost_ratio: float | None = None
     slowdown_ratio: float | None = None
     slowdown_ci90_ratio: float | None = None
+
+
+def with_evidence(record: RunEnergy) -> RunEnergy:
+    """Return a record without its numbers of what was saved that have no evidence, or no interval.
+
+    Older controllers published such numbers, and anybody may; nobody is told them.
+    """
+    groups = _INTERVALS if record.evidence in KNOWN_EVIDENCE else {}
+    lacking = [] if groups else _NEED_EVIDENCE
+    for intervals, numbers in (groups | _INTERVALS_OF_RUNS).items():
+        if any(getattr(record, interval) is None for interval in intervals):
+            lacking = [*lacking, *intervals, *numbers]
+    lacking = [name for name in lacking if getattr(record, name) is not None]
+    return msgspec.structs.replace(record, **dict.fromkeys(lacking)) if lacking else record
 
 
 def entry_of(name: str, parts: Sequence[Part]) -> Entry:

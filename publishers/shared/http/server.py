@@ -7,6 +7,8 @@ continues after its client has disconnected.
 
 import asyncio
 import logging
+import socket
+from asyncio.trsock import TransportSocket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ SHUTDOWN_TIMEOUT_S: Final = 5.0
 MAX_CONNECTIONS: Final = 256
 STALL_TIMEOUT_S: Final = 10.0
 """For one piece of a stream to be taken by the client."""
+UNSENT_BYTES: Final = 16_384
+"""Of an endless stream, in the kernel."""
 LINGERING_S: Final = 2.0
 """For the rest of a body that nobody wants, so that the client can read why."""
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Server": "gridchase"}
@@ -78,7 +82,8 @@ class Stream:
     Attributes:
         pieces: are closed when nobody takes them any more.
         content_type: of all of them together.
-        is_endless: it has no deadline, only each of its pieces; the end of the server ends it at once.
+        is_endless: it has no deadline, only each of its pieces; the end of the server ends it at once. Pieces are not
+            piled up in the kernel either: whoever is slow is waited for, so that the next one is of then.
         stall_timeout_s: for one piece to be taken by the client [s]; None: the server's own.
     """
 
@@ -215,6 +220,7 @@ class HttpServer:
                 deadline.reschedule(None)  # once begun, a stream has a deadline of its own
                 if not answer.is_endless:
                     return await _send_stream(request, answer, timeout_s=route.timeout_s)
+                _limit_unsent(request)
                 with self._ended_at_once():
                     return await _send_stream(request, answer, timeout_s=None)
 
@@ -379,6 +385,13 @@ async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float
             _LOGGER.warning("%s aborted: %s", request.path, str(error) or "it took too long")
         _abort(request)
     return response
+
+
+def _limit_unsent(request: web.Request) -> None:
+    """Let the kernel keep little that is not sent yet; by itself it takes some megabytes, half a minute of events."""
+    connected = request.get_extra_info("socket")
+    if isinstance(connected, TransportSocket):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def _closing(pieces: AsyncIterator[bytes]) -> AbstractAsyncContextManager[object]:

@@ -178,8 +178,10 @@ def test_up_refuses_a_broker_on_another_machine(tmp_path: Path, capsys: pytest.C
 def test_without_a_gpu_up_and_check_name_the_simulation(
     error: BackendError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(error))
     monkeypatch.setattr("controller.cli.check.backend_of", lambda _, __: FailingBackend(error))
+    monkeypatch.setattr(
+        "controller.cli.wiring.backend_of", lambda _, __: FailingBackend(error)
+    )  # after its import there
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(_run_both(Config(node=NodeConfig(state_dir=str(tmp_path))), None, asyncio.Event(), ""))
     assert [str(each).splitlines() for each in caught.value.exceptions] == [[str(error), TRY_SIMULATION]]

@@ -8,27 +8,41 @@ import pytest
 from controller.cli.main import main
 from controller.cli.up import page_command
 from controller.config import Config, NodeConfig
+from controller.web.config import WebConfig, load_web_config
 from publishers.mqtt.bus_config import BusConfig
 
 CONFIG = Config(bus=BusConfig(url="mqtt://127.0.0.1:1884", username="ada"), node=NodeConfig(state_dir="/state"))
 
 
+def page_config(config: Config) -> WebConfig:
+    """Return the configuration that the command of a page gives it."""
+    words = page_command(config)
+    return load_web_config(None, [words[place + 1] for place, word in enumerate(words) if word == "--set"])
+
+
 def test_the_page_is_on_the_bus_of_the_controller() -> None:
-    settings = page_command(CONFIG)
-    assert "bus.url=mqtt://127.0.0.1:1884" in settings
-    assert "bus.username=ada" in settings
+    assert page_config(CONFIG).bus == CONFIG.bus
+
+
+@pytest.mark.parametrize("name", ["12345", "true", "1979-05-27", 'a "b" = \\', "zoë 🙂"])
+def test_a_user_of_any_name_stays_a_text(name: str) -> None:
+    config = msgspec.structs.replace(CONFIG, bus=BusConfig(username=name, root="2026"))
+    assert page_config(config).bus == config.bus
 
 
 def test_its_history_is_below_the_state_directory_unless_a_file_says_where() -> None:
-    assert "web.state_dir=/state/web" in page_command(CONFIG)
+    assert page_config(CONFIG).web.state_dir == "/state/web"
     with_file = page_command(CONFIG, Path("web.toml"))
     assert with_file[with_file.index("--config") + 1] == "web.toml"
     assert not any(word.startswith("web.state_dir") for word in with_file)
 
 
-def test_no_password_is_in_its_command() -> None:
-    config = msgspec.structs.replace(CONFIG, bus=BusConfig(username="ada", password_file="/etc/password"))
-    assert "bus.password_file=/etc/password" in page_command(config)
+def test_no_password_is_in_its_command(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("correct horse")
+    config = msgspec.structs.replace(CONFIG, bus=BusConfig(username="ada", password_file=str(file)))
+    assert page_config(config).bus.password_file == str(file)
+    assert "correct horse" not in " ".join(page_command(config))
 
 
 def test_a_wrong_configuration_of_the_page_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,9 @@ async def test_a_long_body_is_compressed_for_whoever_takes_it() -> None:
         for path, accepted, is_compressed in (
             ("/?long", "gzip, br", True),
             ("/?long", "identity", False),
+            ("/?long", "br,GZIP;q=0.5", True),
+            ("/?long", "br, gzip;q=0", False),
+            ("/?long", "gzip; q=0.000, br", False),
             ("/", "gzip", False),
             ("/static/page.css", "gzip", True),
         ):

@@ -1,20 +1,30 @@
 """Reads of a history: each run once, in a period as in all its days."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 from sqlalchemy import event, select, update
 
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile, read_history
-from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, run_parts
+from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, past_run, run_parts
 from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import RUNS
 from controller.history.energy_history.writing import write_messages
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import RunEnergy
-from tests.controller.history.energy_history.records import TOPICS, gpu_message, memory, run_message, run_record
+from publishers.messages.topics import RunKey
+from tests.controller.history.energy_history.records import (
+    TOPICS,
+    gpu_message,
+    measured,
+    memory,
+    run_message,
+    run_record,
+)
 from tests.fakes import MIDNIGHT_S
 
 ALL = Period(MIDNIGHT_S, MIDNIGHT_S + 3 * DAY_S)
@@ -112,7 +122,12 @@ def test_costs_of_a_gpu_add_up_in_one_currency(
 @pytest.mark.parametrize("is_one_write", [True, False])
 @pytest.mark.parametrize(
     ("currencies", "cost", "currency"),
-    [(("EUR", "EUR"), 3.0, "EUR"), ((None, "EUR"), 3.0, "EUR"), (("EUR", "USD"), None, None)],
+    [
+        (("EUR", "EUR"), 3.0, "EUR"),
+        ((None, "EUR"), 3.0, "EUR"),
+        (("EUR", None), 3.0, "EUR"),
+        (("EUR", "USD"), None, None),
+    ],
 )
 def test_a_run_whose_currency_changed_has_no_cost(
     currencies: tuple[str | None, ...], cost: float | None, currency: str | None, *, is_one_write: bool
@@ -131,6 +146,53 @@ def test_a_run_whose_currency_changed_has_no_cost(
     assert parts[0].record.cost == cost
     others = [*parts, parts[0]._replace(run="r2", record=priced[0])]
     assert entry_of("total", others).cost == (None if cost is None else 2 * cost)
+
+
+def test_a_cost_keeps_its_currency_where_the_run_has_no_price_any_more() -> None:
+    priced = replace(record(1, 1e6), carbon_g=None, cost=1.5, currency="EUR")
+    messages = [run_message(priced), run_message(replace(record(2, 2e6), carbon_g=1.0))]
+    messages.append(run_message(replace(priced, run="r2", currency="USD")))
+    with memory() as connection:
+        write_messages(connection, messages, topics=TOPICS, session_s=None)
+        (parts,) = run_parts(connection, [ALL], RunFilter())
+    assert [(entry_of("", [part]).cost, entry_of("", [part]).currency) for part in parts] == [
+        (1.5, "EUR"),
+        (1.5, "USD"),
+    ]
+    assert entry_of("total", parts).cost is None
+
+
+MEASURED = measured(record(0.5, 1e6), saved_ratio=0.1)
+SAVED = {
+    name
+    for name, value in structs.asdict(MEASURED).items()
+    if name.startswith(("baseline_", "saved_", "slowdown_")) and value is not None
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        ({}, set()),
+        ({"evidence": "too_early"}, SAVED),
+        ({"evidence": None}, SAVED),
+        ({"saved_ci90_ratio": None}, {"saved_ratio", "saved_ci90_ratio", "baseline_carbon_g"}),
+        ({"slowdown_ci90_ratio": None}, {"slowdown_ratio", "slowdown_ci90_ratio", "baseline_duration_s"}),
+        ({"saved_following_ratio": 0.1}, {"saved_following_ratio"}),
+        ({"ab_saved_energy_ratio": 0.1, "ab_saved_energy_lower_ratio": 0.0}, {"ab_saved_energy_ratio"}),
+    ],
+)
+def test_a_record_tells_no_number_without_its_evidence(changes: dict[str, Any], lacking: set[str]) -> None:
+    published = replace(MEASURED, **changes)
+    with memory() as connection:
+        write_messages(connection, [run_message(published)], topics=TOPICS, session_s=None)
+        ((part,),) = run_parts(connection, [ALL], RunFilter())
+        past = past_run(connection, RunKey("alice", "resnet50", "r1"))
+    told = structs.asdict(part.record)
+    assert {name for name in lacking if told[name] is not None} == set()
+    assert {name for name in SAVED - lacking if told[name] is None} == set()
+    assert past is not None
+    assert past.record == part.record
 
 
 def test_the_currency_of_a_row_of_an_earlier_version_is_that_of_its_record() -> None:
