@@ -32,7 +32,8 @@ from controller.history.energy_history.recorder import HistoryRecorder, Recorded
 from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
-from controller.pauses import RunPauses
+from controller.orders.pauses import RunPauses
+from controller.orders.pins import RunPins
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
 from controller.runs.own_topics import OwnTopics
 from controller.runs.router import GpuWorkers, Router
@@ -125,8 +126,9 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
                 RunHistory(state_dir) as history,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
+                RunPins(state_dir, clock=node.clock) as pins,
             ):
-                app = _App(node, status, gpus, intake, profiles, history, checkpoints)
+                app = _App(node, status, gpus, intake, profiles, history, checkpoints, pins)
                 async with node.connect(app.will, app.births) as bus:
                     await app.run(bus, stop)
 
@@ -143,8 +145,10 @@ class _App:
         profiles: ProfileStore,
         history: RunHistory,
         checkpoints: RunCheckpoints,
+        pins: RunPins,
     ) -> None:
         self._node = node
+        self._pins = pins
         self._status = status
         self._gpus = gpus
         self._units: dict[str, GpuWorkers] = {}
@@ -215,7 +219,9 @@ class _App:
             processes=self._node.processes,
             tick_s=tick_s,
             pause_wanted=pause_wanted,
+            pins=self._pins,
         )
+        self._pins.runs = router.runs
 
         def snapshot() -> Snapshot:
             return _snapshot(bus, own, self._left_out(), feed, units, router, self._node.history)
@@ -242,6 +248,7 @@ class _App:
             "router": router.run(),
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
+            "pins": self._pins.run(),
             "http": server.run(),
         }
 

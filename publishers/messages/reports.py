@@ -237,7 +237,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     are held out at the prior limit: of how many comparable runs, and what an iteration of the others saves of the
     energy and takes more of the time than one of those, with the ends of the 90 % intervals. `ab_more_runs` is how many
     more it takes until that energy is known to a point. `last_rank`, in the final record of a run that the controller
-    has joined of several: the rank that ended last, which tells the end.
+    has joined of several: the rank that ended last, which tells the end. `pinned_s` is for how long iterations ran at a
+    limit that a person had pinned; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
     """
 
     time_s: TimeS | None = None
@@ -292,6 +293,10 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     ab_slowdown_ratio: Amount | None = None
     ab_slowdown_lower_ratio: Amount | None = None
     ab_slowdown_upper_ratio: Amount | None = None
+    pinned_s: Amount | None = None
+    pinned_until_s: TimeS | None = None
+    pinned_by: Text | None = None
+    pinned_why: Text | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     last_rank: Count | None = None
     final: bool = False
