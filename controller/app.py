@@ -240,7 +240,7 @@ class _App:
             clock=clock,
             is_wanted=pause_wanted,
         )
-        server = _http_server(config, snapshot, pauses)
+        server = _http_server(config, snapshot, pauses, self._pins)
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             "own topics": own.run(),
@@ -380,9 +380,9 @@ async def _to_the_end(work: Coroutine[None, None, T]) -> T:
     return result
 
 
-def _http_server(config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses) -> NodeServer:
+def _http_server(config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses, pins: RunPins) -> NodeServer:
     token = Path(config.node.state_dir) / own_token.FILE
-    return NodeServer(config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, own_token=token)
+    return NodeServer(config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, pins=pins, own_token=token)
 
 
 def _snapshot(

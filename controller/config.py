@@ -197,7 +197,7 @@ class HistoryConfig(Retention, frozen=True, kw_only=True):
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
-    """Where /healthz, /readyz, /metrics and pauses are served; port 0 takes a free one, -1 none.
+    """Where /healthz, /readyz, /metrics, pauses and pins are served; port 0 takes a free one, -1 none.
 
     Pauses need a token: the controller's own, in its state directory, or one of `token_file`, one a line.
     """

@@ -89,8 +89,8 @@ _VERBS: Final = (
         "compare policies on recorded signals, curves and runs",
         "evaluate policies on files: forecasts, batch sizes, power limits, profiles",
     ),
-    _Entry("pause", "controller.cli.pauses.pause", "let a run on this node wait between two iterations"),
-    _Entry("resume", "controller.cli.pauses.resume", "let a run that was paused go on"),
+    _Entry("pause", "controller.cli.orders.pause", "let a run on this node wait between two iterations"),
+    _Entry("resume", "controller.cli.orders.resume", "let a run that was paused go on"),
     _Entry(
         "restore",
         "controller.cli.restore",

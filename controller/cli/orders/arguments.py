@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.cli.configuration import add_configuration
-from controller.cli.pauses.client import PauseClient, RunState
+from controller.cli.orders.client import PauseClient, RunState
 from controller.errors import ControllerError
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable

@@ -2,8 +2,8 @@
 
 import argparse
 
-from controller.cli.pauses.arguments import add_run, find_run, print_state, wait_for
-from controller.cli.pauses.client import PauseClient, RunState
+from controller.cli.orders.arguments import add_run, find_run, print_state, wait_for
+from controller.cli.orders.client import PauseClient, RunState
 from controller.config import load_config
 
 

@@ -3,8 +3,8 @@
 import argparse
 from typing import Final
 
-from controller.cli.pauses.arguments import add_run, find_run, print_state, wait_for
-from controller.cli.pauses.client import PauseClient
+from controller.cli.orders.arguments import add_run, find_run, print_state, wait_for
+from controller.cli.orders.client import PauseClient
 from controller.config import load_config
 
 WAIT_S: Final = 30.0
