@@ -1,1 +1,1 @@
-"""`gridchase pause` and `gridchase resume`: what people ask of a run on this node."""
+"""`gridchase pause`, `resume`, `pin` and `release`: what people ask of a run on this node."""
