@@ -32,6 +32,7 @@ from controller.history.energy_history.recorder import HistoryRecorder, Recorded
 from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
+from controller.orders.bus_orders import BusOrders
 from controller.orders.pauses import RunPauses
 from controller.orders.pins import RunPins
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
@@ -248,9 +249,24 @@ class _App:
             "router": router.run(),
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
-            "pins": self._pins.run(),
+            **self._orders(bus, router),
             "http": server.run(),
         }
+
+    def _orders(self, bus: Bus, router: Router) -> Workers:
+        """Return what ends pins, and what hears orders over the bus, where the operator has switched that on."""
+        workers: Workers = {"pins": self._pins.run()}
+        if not self._node.config.orders.over_bus:
+            return workers
+        orders = BusOrders(
+            self._pins,
+            node=self._node.config.node.name,
+            bus=bus,
+            topics=self._topics,
+            clock=self._node.clock,
+            invalid_messages=router.invalid_messages,
+        )
+        return workers | {"orders": orders.run()}
 
     async def _await_late_gpus(self, bus: Bus, add: Callable[[Gpu], None]) -> None:
         """Ask for what did not answer, was not listed or was held at the start, and take in each GPU that can be."""

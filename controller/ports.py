@@ -194,8 +194,18 @@ class Bus(Protocol):
     def quotas(self) -> MessageQuotas | None:
         """Return how many messages of each sender are read; None: all."""
 
-    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
-        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
+    def subscribe(
+        self,
+        topic_filter: str,
+        handler: Callable[[str, bytes], None],
+        *,
+        qos: int = 0,
+        on_retained: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection.
+
+        What the broker had retained goes to `on_retained` instead, where that is given.
+        """
 
     def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
         """Undo one `subscribe`."""

@@ -56,6 +56,10 @@ class PinnableRun(Protocol):
         """Return how it has ended; None while it is running."""
 
     @property
+    def is_led_here(self) -> bool:
+        """Return whether this node decides on its limits."""
+
+    @property
     def gpus(self) -> GpuGroup:
         """Return its GPUs on this node."""
 

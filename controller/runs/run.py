@@ -190,6 +190,11 @@ class TrainingRun:
         return fault
 
     @property
+    def is_led_here(self) -> bool:
+        """Return whether this node decides on its limits: it has rank 0."""
+        return self._control is self._leader
+
+    @property
     def pin_fault(self) -> tuple[str, str] | None:
         """Return why its limit cannot be pinned from here, a stable code and a sentence; None where it can."""
         if self._observe_mode is not None:

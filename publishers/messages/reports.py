@@ -359,6 +359,43 @@ class Command(Message, frozen=True, kw_only=True):
     for_s: Amount | None = None
 
 
+OrderAction = Literal["pin", "release"]
+
+
+class Order(Message, frozen=True, kw_only=True):
+    """What an operator orders of a run: never retained, and obeyed within a minute of `time_s` or not at all.
+
+    `pin` holds all GPUs of the run at `power_limit_w` until `until_s`; `release` ends that. `by` is who orders it, as
+    the sender says; who may send it is the broker's to say. The answer carries the same `correlation`.
+    """
+
+    time_s: TimeS
+    action: OrderAction
+    correlation: Name
+    by: Annotated[str, Meta(min_length=1, max_length=64)]
+    why: Annotated[str, Meta(max_length=120)] = ""
+    power_limit_w: PowerW | None = None
+    until_s: TimeS | None = None
+
+
+class OrderResult(Message, frozen=True, kw_only=True):
+    """What has become of an order: `done` once it was read back; `reason` is a stable code, `detail` a sentence."""
+
+    time_s: TimeS
+    user: Text | None = None
+    job: Name | None = None
+    run: Name | None = None
+    node: Name | None = None
+    action: OrderAction
+    correlation: Name
+    state: Literal["done", "refused", "failed"]
+    reason: Name
+    detail: Sentence
+    power_limit_w: PowerW | None = None
+    enforced_power_limit_w: PowerW | None = None
+    until_s: TimeS | None = None
+
+
 HEARD: Final = "heard"
 """The code of the first notice to a process: a controller hears it."""
 JOINED: Final = "joined"

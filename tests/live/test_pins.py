@@ -2,10 +2,12 @@
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from paho.mqtt import publish
 
 from tests.live.conftest import Mosquitto, free_port
 from tests.live.node import LiveNode, ended, wait_for
@@ -66,3 +68,35 @@ def test_a_pin_is_said_before_done_when_read_back_kept_over_a_kill_and_released(
     assert node.limit_w == PRIOR_W
     assert "pinned to 165 W by the operator of this node until" in node.log()
     assert "the operator of this node ends it: it is cold" in node.log()
+
+
+def test_an_order_over_the_bus_is_answered_when_read_back_and_no_retained_one(
+    node: LiveNode, broker: Mosquitto
+) -> None:
+    def order(correlation: str, *, action: str = "pin", retain: bool = False) -> None:
+        now_s = time.time()
+        message = {"time_s": now_s, "action": action, "correlation": correlation, "by": "ada", "why": "the room is hot"}
+        message |= {"power_limit_w": PIN_W, "until_s": now_s + 3_600} if action == "pin" else {}
+        topic = "gridchase/v1/user/alice/job/resnet50/run/r1/set"
+        publish.single(topic, json.dumps(message), qos=1, retain=retain, port=broker.port)
+
+    def answer(correlation: str) -> tuple[str, str] | None:
+        found = [each for each in node.watcher.all("/set/result") if each["correlation"] == correlation]
+        return (found[-1]["state"], found[-1]["reason"]) if found else None
+
+    switched_on = {"orders__over_bus": "true", "bus__username": "n1"}
+    controller = node.controller(**switched_on)
+    node.training(300.0)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    order("o-1")
+    wait_for(node, lambda: answer("o-1"))
+    assert (answer("o-1"), node.limit_w) == (("done", "pinned"), PIN_W)
+    order("o-2", action="release")
+    wait_for(node, lambda: answer("o-2"))
+    assert answer("o-2") == ("done", "released")
+    order("o-3", action="release", retain=True)
+    wait_for(node, lambda: answer("o-3"))
+    assert ended(controller, signal.SIGTERM) == 0
+    node.controller(**switched_on)
+    wait_for(node, lambda: "a retained order is not obeyed" in node.log())
+    assert "pinned to 165 W by ada over the bus until" in node.log()
