@@ -32,7 +32,9 @@ from controller.history.energy_history.recorder import HistoryRecorder, Recorded
 from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
-from controller.pauses import RunPauses
+from controller.orders.bus_orders import BusOrders
+from controller.orders.pauses import RunPauses
+from controller.orders.pins import RunPins
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
 from controller.runs.own_topics import OwnTopics
 from controller.runs.router import GpuWorkers, Router
@@ -125,8 +127,9 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
                 RunHistory(state_dir) as history,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
+                RunPins(state_dir, clock=node.clock) as pins,
             ):
-                app = _App(node, status, gpus, intake, profiles, history, checkpoints)
+                app = _App(node, status, gpus, intake, profiles, history, checkpoints, pins)
                 async with node.connect(app.will, app.births) as bus:
                     await app.run(bus, stop)
 
@@ -143,8 +146,10 @@ class _App:
         profiles: ProfileStore,
         history: RunHistory,
         checkpoints: RunCheckpoints,
+        pins: RunPins,
     ) -> None:
         self._node = node
+        self._pins = pins
         self._status = status
         self._gpus = gpus
         self._units: dict[str, GpuWorkers] = {}
@@ -215,7 +220,9 @@ class _App:
             processes=self._node.processes,
             tick_s=tick_s,
             pause_wanted=pause_wanted,
+            pins=self._pins,
         )
+        self._pins.runs = router.runs
 
         def snapshot() -> Snapshot:
             return _snapshot(bus, own, self._left_out(), feed, units, router, self._node.history)
@@ -234,7 +241,7 @@ class _App:
             clock=clock,
             is_wanted=pause_wanted,
         )
-        server = _http_server(config, snapshot, pauses)
+        server = _http_server(config, snapshot, pauses, self._pins)
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             "own topics": own.run(),
@@ -242,8 +249,24 @@ class _App:
             "router": router.run(),
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
+            **self._orders(bus, router),
             "http": server.run(),
         }
+
+    def _orders(self, bus: Bus, router: Router) -> Workers:
+        """Return what ends pins, and what hears orders over the bus, where the operator has switched that on."""
+        workers: Workers = {"pins": self._pins.run()}
+        if not self._node.config.orders.over_bus:
+            return workers
+        orders = BusOrders(
+            self._pins,
+            node=self._node.config.node.name,
+            bus=bus,
+            topics=self._topics,
+            clock=self._node.clock,
+            invalid_messages=router.invalid_messages,
+        )
+        return workers | {"orders": orders.run()}
 
     async def _await_late_gpus(self, bus: Bus, add: Callable[[Gpu], None]) -> None:
         """Ask for what did not answer, was not listed or was held at the start, and take in each GPU that can be."""
@@ -373,9 +396,9 @@ async def _to_the_end(work: Coroutine[None, None, T]) -> T:
     return result
 
 
-def _http_server(config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses) -> NodeServer:
+def _http_server(config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses, pins: RunPins) -> NodeServer:
     token = Path(config.node.state_dir) / own_token.FILE
-    return NodeServer(config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, own_token=token)
+    return NodeServer(config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, pins=pins, own_token=token)
 
 
 def _snapshot(

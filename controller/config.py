@@ -59,6 +59,12 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     state_dir: str = ""
 
 
+class OrdersConfig(Section, frozen=True, kw_only=True):
+    """Whether orders of operators are obeyed over the bus: the broker's rules must let nobody else write them."""
+
+    over_bus: bool = False
+
+
 class GpuConfig(Section, frozen=True, kw_only=True):
     """Which GPUs, the operator's own floor and ceiling [W] (0 means none), and whether unproven claims are believed."""
 
@@ -197,7 +203,7 @@ class HistoryConfig(Retention, frozen=True, kw_only=True):
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
-    """Where /healthz, /readyz, /metrics and pauses are served; port 0 takes a free one, -1 none.
+    """Where /healthz, /readyz, /metrics, pauses and pins are served; port 0 takes a free one, -1 none.
 
     Pauses need a token: the controller's own, in its state directory, or one of `token_file`, one a line.
     """
@@ -220,6 +226,7 @@ class Config(Section, frozen=True, kw_only=True):
     job: JobConfig = JobConfig()
     history: HistoryConfig = HistoryConfig()
     http: HttpConfig = HttpConfig()
+    orders: OrdersConfig = OrdersConfig()
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -265,6 +272,7 @@ def cross_key_faults(config: Config) -> list[str]:
         *_signal_faults(config.signal),
         *_loop_faults(config),
         *bus_faults(config.bus),
+        *_order_faults(config),
         *config.plan.faults(),
     ]
 
@@ -326,6 +334,12 @@ def _gpu_faults(gpu: GpuConfig) -> Iterator[str]:
     low_w, high_w = gpu.min_power_limit_w, gpu.max_power_limit_w
     if high_w and low_w > high_w:
         yield f"gpu.min_power_limit_w = {low_w:g}: must be at most gpu.max_power_limit_w = {high_w:g}"
+
+
+def _order_faults(config: Config) -> Iterator[str]:
+    """Reject orders on a broker that does not know who sends them."""
+    if config.orders.over_bus and not config.bus.username:
+        yield 'bus.username = "": must be set, because orders.over_bus is: its broker must know who sends an order'
 
 
 def _signal_faults(signal: SignalConfig) -> Iterator[str]:

@@ -45,12 +45,20 @@ class LimitsLeftError(ControllerError):
         super().__init__("\n".join(faults))
 
 
-class PauseRefusedError(ControllerError):
-    """A run cannot be paused, or does not exist; `reason` is a stable code."""
+class RequestRefusedError(ControllerError):
+    """What a person asks of a run is refused; `reason` is a stable code."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
         super().__init__(detail)
+
+
+class PauseRefusedError(RequestRefusedError):
+    """A run cannot be paused, or does not exist."""
+
+
+class PinRefusedError(RequestRefusedError):
+    """The power limit of a run cannot be pinned, or the run does not exist."""
 
 
 class GpuError(ControllerError):

@@ -5,6 +5,7 @@ A worker gets its ports as constructor arguments. It does not know what implemen
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from policies.vocabulary.units import Values
 from publishers.messages.codec import Message, encode
 from publishers.messages.topics import RunKey
 from publishers.mqtt.receiving.quotas import MessageQuotas
+from publishers.shared.printable import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +194,18 @@ class Bus(Protocol):
     def quotas(self) -> MessageQuotas | None:
         """Return how many messages of each sender are read; None: all."""
 
-    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
-        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
+    def subscribe(
+        self,
+        topic_filter: str,
+        handler: Callable[[str, bytes], None],
+        *,
+        qos: int = 0,
+        on_retained: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection.
+
+        What the broker had retained goes to `on_retained` instead, where that is given.
+        """
 
     def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
         """Undo one `subscribe`."""
@@ -381,6 +393,112 @@ class Pauses(Protocol):
 
     def state_of(self, key: RunKey) -> PauseState:
         """Return what is known of a run's pauses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A power limit at which a person holds all GPUs of a run, whatever its plan says.
+
+    Attributes:
+        power_limit_w: what was asked for [W]; no GPU gets more than its prior limit, nor what it does not take.
+        set_at_s: when it was asked for [Unix s].
+        until_s: when it ends [Unix s].
+        why, by: why, and by whom.
+    """
+
+    power_limit_w: float
+    set_at_s: float
+    until_s: float
+    why: str
+    by: str
+
+    @property
+    def detail(self) -> str:
+        """Return the reason for the limit, a sentence."""
+        until = f"{datetime.fromtimestamp(self.until_s, UTC):%Y-%m-%d %H:%M} UTC"
+        return f"pinned to {self.power_limit_w:g} W by {printable(self.by)} until {until}: {printable(self.why)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinState:
+    """What is known of the pin of a run.
+
+    Attributes:
+        state: `none`; `asked`: it is not confirmed yet; `done`: all GPUs of this node have been read back; `failed`: a
+            GPU of this node cannot be set, or was not read back in time.
+        power_limit_w: the limit that was asked for [W].
+        applied_power_limit_w: the limit that is set, clamped to what each GPU may have [W].
+        enforced_power_limit_w: the least limit that was read back from a GPU [W]; None: not all are confirmed.
+        n_gpus: how many GPUs of this node it holds.
+        set_at_s, until_s: from when to when [Unix s].
+        why, by: why, and by whom.
+        detail: why it is not in force, a sentence; "" where it is, and where there is none.
+        ended_because: why the last pin has ended.
+    """
+
+    state: Literal["none", "asked", "done", "failed"]
+    power_limit_w: float | None = None
+    applied_power_limit_w: float | None = None
+    enforced_power_limit_w: float | None = None
+    n_gpus: int = 0
+    set_at_s: float | None = None
+    until_s: float | None = None
+    why: str = ""
+    by: str = ""
+    detail: str = ""
+    ended_because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinPreview:
+    """What a pin will do, before it is set.
+
+    Attributes:
+        power_limit_w: the limit that would be set, clamped to what each GPU may have [W].
+        n_gpus: how many GPUs of this node the run has.
+        speed_ratio: the speed of the run there, as a share of full speed; None: not known yet.
+        power_w: the power of its GPUs of this node there [W]; None: not known yet.
+        slowdown_ratio: how many times as long as at full speed the run will have been active at the end of the pin;
+            None: not known yet.
+        slowdown_ci90_ratio: the half-width of its 90 % interval.
+        max_slowdown_ratio: how many times its plan allows; None: its objective is another one.
+        sentence: all of this, in words.
+    """
+
+    power_limit_w: float
+    n_gpus: int = 0
+    speed_ratio: float | None = None
+    power_w: float | None = None
+    slowdown_ratio: float | None = None
+    slowdown_ci90_ratio: float | None = None
+    max_slowdown_ratio: float | None = None
+    sentence: str = ""
+
+
+class Pins(Protocol):
+    """The pins of the runs of this node, as people ask for them. Each call may raise PinRefusedError."""
+
+    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
+        """Hold all GPUs of a run at a limit [W] until a time [Unix s], instead of a pin that it may have."""
+
+    def preview(self, key: RunKey, *, power_limit_w: float, until_s: float) -> PinPreview:
+        """Return what a pin would do; nothing is changed."""
+
+    def release(self, key: RunKey, *, why: str, by: str) -> PinState:
+        """End the pin of a run, if it has one."""
+
+    def state_of(self, key: RunKey) -> PinState:
+        """Return what is known of the pin of a run."""
+
+
+class PinSource(Protocol):
+    """The pins, as runs see them."""
+
+    def pin_of(self, key: RunKey) -> Pin | None:
+        """Return the pin of a run that is in force now; None: its plan decides."""
+
+    def on_run_end(self, key: RunKey) -> None:
+        """End the pin of a run that has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

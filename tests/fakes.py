@@ -267,12 +267,19 @@ class FakeBus:
         self.connected = False
         self._handlers.clear()
 
-    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
+    def subscribe(
+        self,
+        topic_filter: str,
+        handler: Callable[[str, bytes], None],
+        *,
+        qos: int = 0,
+        on_retained: Callable[[str, bytes], None] | None = None,
+    ) -> None:
         del qos
         self._handlers.append((topic_filter, handler))
         for topic, payload in list(self.retained.items()):
             if _matches(topic_filter, topic):
-                handler(topic, payload)
+                (on_retained or handler)(topic, payload)
 
     def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
         self._handlers.remove((topic_filter, handler))

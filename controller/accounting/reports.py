@@ -9,7 +9,7 @@ import msgspec
 from controller.accounting.iteration_log import RankLog
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.ports import Blocked, Bus, Target
+from controller.ports import Blocked, Bus, Pin, Target
 from controller.runtime.clock import Clock
 from policies.savings.counterfactual import NOTHING_SAVED, Saving
 from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, Split, UnknownSaving
@@ -215,6 +215,8 @@ def energy_report(
     speed_ratio: float | None = None,
     reason: Blocked | None = None,
     saving: KnownSaving | UnknownSaving | None = None,
+    pin: Pin | None = None,
+    pinned_s: float = 0.0,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
@@ -239,6 +241,10 @@ def energy_report(
         speed_ratio=speed_ratio,
         reason=reason.reason if reason else None,
         detail=reason.detail[:MAX_DETAIL] if reason else None,
+        pinned_s=pinned_s or None,
+        pinned_until_s=pin.until_s if pin else None,
+        pinned_by=pin.by if pin else None,
+        pinned_why=pin.why if pin else None,
         final=final,
     )
     return with_saving(msgspec.structs.replace(report, **totals), saving)

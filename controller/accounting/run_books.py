@@ -274,6 +274,12 @@ class RunBooks:
             return None
         return math.fsum(slot.asked_pause_energy_j for slot in slots) / paused_s
 
+    @property
+    def pinned_s(self) -> float:
+        """Return for how long iterations ran at a limit that a person had pinned [s]."""
+        slots = [slot for books in (*(each.books for each in self.closed), self.books) for slot in books.slots]
+        return math.fsum(use.active_s for slot in slots for use in slot.uses if use.purpose is Purpose.PINNED)
+
     def add(self, interval: MeterInterval, gpus: GpusNow, *, begins_s: float) -> None:
         """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.
 

@@ -1,5 +1,6 @@
 """The limit of one run, decided: to be measured, tried out, planned, or the highest where it cannot be profiled."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,17 +19,20 @@ from controller.control.curve_learning import (
     begin_curve,
     measured_in,
     observation_of,
+    posterior_mean,
     posterior_sample,
     with_stalls,
 )
 from controller.control.plan import Explore, Look, MadePlan, PlanInputs, PlannedTarget, Probe
-from controller.ports import Target
+from controller.ports import Pin, PinPreview, Target
 from policies import profiling
 from policies.planning import Progress
+from policies.planning.hours_ahead import slowdown_after
 from policies.profiling import ProfilerSettings
 from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
 from policies.savings.books import Purpose
+from policies.savings.interval import MIN_LOOKS, NORMAL_QUANTILE
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 from publishers.messages.reports import RunSchedule
 
@@ -76,6 +80,9 @@ class DecisionInputs:
         rhythm: what is known of the rhythm of the run.
         waits_because: why nothing is to be measured now, in words for its owner; "": it may be.
         is_multi_node: whether the run has other nodes.
+        pin: the limit at which a person holds the run; None: its plan decides.
+        bounds_w: between which limits every GPU takes what is asked for, none above its prior limit (floor, ceiling)
+            [W].
         curve_start: from what the curve is learnt; None: not now.
         plan: what a plan rests on.
     """
@@ -85,6 +92,8 @@ class DecisionInputs:
     rhythm: RunRhythm = field(default_factory=RunRhythm)
     waits_because: str = ""
     is_multi_node: bool = False
+    pin: Pin | None = None
+    bounds_w: tuple[float, float] = (0.0, math.inf)
     # These two are calls, because most decisions only find that a target still holds: the start of a curve takes a
     # search among all stored ones, and a plan a guess from all former runs of the job.
     curve_start: Callable[[], CurveStart | None]
@@ -147,6 +156,7 @@ class LimitControl:
         self._plan: PlannedTarget | None = None
         self._restarts_budget = False
         self._is_paused = False
+        self._pinned: tuple[Pin, Target] | None = None
         self._unsettled_s = 0.0
         self._rhythm = RunRhythm()
 
@@ -157,6 +167,14 @@ class LimitControl:
         start = inputs.curve_start() if isinstance(self.state, Waiting) else None
         if start is not None:
             self.begin(start)
+        if inputs.pin is not None:
+            return LimitDecision(
+                target=self._pin(inputs.pin, inputs.bounds_w),
+                purpose=Purpose.PINNED,
+                voids_measurements=voids_measurements,
+                not_profiled_reason=self.not_profiled_reason,
+            )
+        self._pinned = None
         waits_because, purpose = inputs.waits_because, None
         target = self._highest_while_waiting(waits_because) if waits_because else None
         not_profiled_reason = self.not_profiled_reason
@@ -169,6 +187,64 @@ class LimitControl:
             voids_measurements=voids_measurements,
             not_profiled_reason=not_profiled_reason,
         )
+
+    @property
+    def pin(self) -> Pin | None:
+        """Return at what limit a person holds the run; None: its plan decides."""
+        return None if self._pinned is None else self._pinned[0]
+
+    def _pin(self, pin: Pin, bounds_w: tuple[float, float]) -> Target:
+        """Return the target of a pin. The plan begins anew after it, and what was being measured goes on then."""
+        if self._pinned is None:
+            self.ledger.is_looking = False
+            if self._plan is not None:
+                self._plan.suspend()
+        is_refining = isinstance(self.state, Planned) and not self.state.is_exploring
+        self._is_paused = not is_refining  # neither the sweep nor a trial has asked for this limit
+        limit_w = clamped_w(pin.power_limit_w, bounds_w)
+        speed = self._known_at(limit_w)
+        speed_ratio = None if speed is None else speed[0]
+        known = self._pinned
+        is_same = known is not None and known[0] == pin and known[1].power_limit_w == limit_w
+        if known is None or not is_same or (known[1].speed_ratio is None) != (speed_ratio is None):
+            target = Target(
+                power_limit_w=limit_w, reason="pinned", detail=pin.detail, job=self._job, speed_ratio=speed_ratio
+            )
+            self._pinned = known = pin, target
+        return known[1]
+
+    def _known_at(self, power_limit_w: float) -> tuple[float, float] | None:
+        """Return the speed at a limit, as a share of full speed, and the power there [W]; None: not known yet."""
+        if not isinstance(self.state, Planned):
+            return None
+        curve = posterior_mean(self.state.refinement.profile)
+        if power_limit_w < curve.points[0].power_limit_w - LIMIT_TOLERANCE_W:
+            return None
+        power_w, rate_per_s = curve.at(power_limit_w)
+        return rate_per_s / curve.fastest.iterations_per_s, power_w
+
+    def preview(self, power_limit_w: float, duration_s: float, inputs: PlanInputs) -> PinPreview:
+        """Return what a pin at a limit that the GPUs may have would do, as far as that is known.
+
+        How much slower the run will have been is told as in records: only from so many looks on, with its interval.
+        """
+        is_bounded = self._rules.objective == "slowdown"
+        seen = PinPreview(
+            power_limit_w=power_limit_w, max_slowdown_ratio=self._rules.max_slowdown if is_bounded else None
+        )
+        known = self._known_at(power_limit_w)
+        if known is None or not isinstance(self.state, Planned):
+            return seen
+        seen = replace(seen, speed_ratio=known[0], power_w=known[1])
+        curve = posterior_mean(self.state.refinement.profile)
+        if self.ledger.looks.n_looks(curve.fastest.power_limit_w) < MIN_LOOKS:
+            return seen
+        progress = self._with_base(_since(self.budget_start, inputs.progress))
+        after = slowdown_after(progress, inputs.joint(curve), power_limit_w=power_limit_w, duration_s=duration_s)
+        if after is None or after[1] is None:
+            return seen
+        half_ratio = NORMAL_QUANTILE * after[1] * after[0]
+        return replace(seen, slowdown_ratio=after[0], slowdown_ci90_ratio=half_ratio)
 
     def begin(self, start: CurveStart) -> None:
         """Start to learn the curve between two limits."""
@@ -416,6 +492,16 @@ class LimitControl:
                 which = f"measurement {n_block} of {settings.n_blocks} that refine the curve"
                 sample = posterior_sample(measured, job=self._job, run=self._run, n_block=n_block)
                 return plan.explore(sample, inputs, block, measured=measured, block_s=settings.block_s, which=which)
+
+
+def clamped_w(power_limit_w: float, bounds_w: tuple[float, float]) -> float:
+    """Return the limit that is set where one is asked for [W]: never above the upper bound, whatever the lower is.
+
+    >>> clamped_w(50.0, (100.0, 280.0)), clamped_w(400.0, (100.0, 280.0))
+    (100.0, 280.0)
+    """
+    floor_w, ceiling_w = bounds_w
+    return min(max(power_limit_w, floor_w), ceiling_w)
 
 
 def refusal_of(reason: NotProfiledReason) -> str:

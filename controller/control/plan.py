@@ -151,6 +151,10 @@ class PlannedTarget:
         if self.is_pausing or (self._later is not None and self._later.target.pause_why):
             self._target = None
 
+    def suspend(self) -> None:
+        """Drop the plan and the probe: another limit is held for a while, and then a new plan is made."""
+        self._probing = self._target = self._later = self._current = self.made = None
+
     @property
     def is_probing_the_highest(self) -> bool:
         """Return whether the highest limit is being tried out, or looked at."""

@@ -163,7 +163,7 @@ class RunFollower:
     def on_plan(self, plan: RunPlan, *, now_ns: int) -> bool:
         """Accept the leader's plan at a monotonic time [ns]; return whether it is a new one."""
         former, self._plan = self._plan, plan
-        if plan.reason not in _FIRST_PASS and plan.power_limit_w is not None:
+        if plan.reason not in {*_FIRST_PASS, "pinned"} and plan.power_limit_w is not None:
             self._has_planned = True
         elif plan.reason == "profiling" and self._has_planned:  # the leader has dropped the curve
             self._books.close(self.looks)
@@ -181,7 +181,8 @@ class RunFollower:
         if not interval.active:
             self.looks = self.looks.after_pause(interval.duration_s)
         is_first_pass = self._plan is None or self._plan.reason in _FIRST_PASS
-        self._books.purpose = Purpose.FIRST_PASS if is_first_pass else Purpose.PLAN
+        is_pinned = self._plan is not None and self._plan.reason == "pinned"
+        self._books.purpose = Purpose.FIRST_PASS if is_first_pass else Purpose.PINNED if is_pinned else Purpose.PLAN
         self._books.curve = self._own_curve.profile(gpus.highest_w) or self._books.curve
 
     def observe(self, interval: MeterInterval) -> None:

@@ -31,6 +31,7 @@ from controller.control.limit_control import (
     CurveStart,
     DecisionInputs,
     LimitControl,
+    clamped_w,
     refusal_of,
 )
 from controller.control.multi_node import NodeShare, PlanBroadcast
@@ -38,7 +39,7 @@ from controller.control.plan import MadePlan, PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
-from controller.ports import Blocked, Provenance, SignalSource, Target
+from controller.ports import Blocked, Pin, PinPreview, Provenance, SignalSource, Target
 from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
@@ -82,8 +83,10 @@ class RunLeader:
         other_nodes: OtherNodes,
         books: RunBooks,
         notify: Callable[[str, str], None],
+        pin_of: Callable[[], Pin | None] = lambda: None,
     ) -> None:
         self._notify = notify
+        self._pin_of = pin_of
         self._has_told = False
         self._run = run
         self._key = JobKey(run.user, run.job)
@@ -128,7 +131,8 @@ class RunLeader:
     def is_steady(self) -> bool:
         """Return whether the limit comes from the plan, and is not just being measured."""
         state = self.limits.state
-        return isinstance(state, Planned) and not (state.is_exploring or self.limits.ledger.is_looking)
+        is_tried = self.limits.pin is not None or self.limits.ledger.is_looking
+        return isinstance(state, Planned) and not (state.is_exploring or is_tried)
 
     @property
     def has_planned(self) -> bool:
@@ -138,10 +142,11 @@ class RunLeader:
     @property
     def has_begun(self) -> bool:
         """Return whether anything was decided yet."""
-        return self._is_held_out or not isinstance(self.limits.state, Waiting)
+        return self.is_held_out or not isinstance(self.limits.state, Waiting)
 
     @property
-    def _is_held_out(self) -> bool:
+    def is_held_out(self) -> bool:
+        """Return whether the run is held out at the prior limit."""
         return self._begun is not None and self._begun.is_held_out and self._may_hold_out
 
     @property
@@ -196,7 +201,7 @@ class RunLeader:
         One that is held out has none of ours for all of its life: it is what the others are compared with.
         """
         self._begun = self._begun or self._history.begin(self._key, self._run.run, holdout_ratio=self._holdout_ratio)
-        if self._is_held_out:
+        if self.is_held_out:
             return HELD_OUT
         ranks, slowest = self._ranks, self._ranks.slowest
         waits_because = "no iterations" if slowest.is_paused(now.monotonic_ns, after_s=self._pause_s) else ""
@@ -207,6 +212,8 @@ class RunLeader:
                 rhythm=ranks.rhythm,
                 waits_because="a GPU cannot be read" if self._account.has_unreadable_gpu else waits_because,
                 is_multi_node=ranks.is_multi_node,
+                pin=self._pin_of(),
+                bounds_w=self._pin_bounds_w(),
                 curve_start=self._curve_start,
                 plan=partial(self._plan_inputs, now, slowest),
             )
@@ -222,6 +229,20 @@ class RunLeader:
         if target is not None and target.pause_why and self._paused_for_s(now) is None:
             return self._asking_for(target)
         return target
+
+    def _pin_bounds_w(self) -> tuple[float, float]:
+        """Return between which limits a pin may be: never above a prior limit, whatever the operator's ceiling is."""
+        floor_w, ceiling_w = self._gpus.bounds_w()
+        return floor_w, min(ceiling_w, self._gpus.least_prior_power_limit_w)
+
+    def preview_pin(self, power_limit_w: float, duration_s: float, now: Now) -> PinPreview:
+        """Return what a pin at a limit [W] for some time [s] would do, as far as that is known."""
+        n_gpus = len(self._gpus.uuids)
+        if not (self._gpus.states() and self._ranks.members):
+            return PinPreview(power_limit_w=power_limit_w, n_gpus=n_gpus)
+        limit_w = clamped_w(power_limit_w, self._pin_bounds_w())
+        inputs = self._plan_inputs(now, self._ranks.slowest)
+        return replace(self.limits.preview(limit_w, duration_s, inputs), n_gpus=n_gpus)
 
     def _tell(self, not_profiled_reason: NotProfiledReason) -> None:
         """Tell the owner of the run, once, that it is not profiled, and why."""
@@ -240,7 +261,7 @@ class RunLeader:
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now: Now) -> None:
         """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
         gpus, limits = self._gpus, self.limits
-        state: ProfileState = "observing" if is_barred or self._is_held_out else limits.state.name
+        state: ProfileState = "observing" if is_barred or self.is_held_out else limits.state.name
         reason = limits.not_profiled_reason if state == limits.state.name else None
         current = state, reason, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
         if current != self._published:
@@ -248,7 +269,8 @@ class RunLeader:
             self._reporter.publish_profile(
                 limits.profile, state=state, reason=reason, gpu_model=gpus.model, n_gpus=len(gpus.uuids)
             )
-        self._publish_schedule(None if is_barred or isinstance(target, Blocked) else limits.made_plan, now_s=now.wall_s)
+        has_no_plan = is_barred or limits.pin is not None or isinstance(target, Blocked)
+        self._publish_schedule(None if has_no_plan else limits.made_plan, now_s=now.wall_s)
         if target is not None and self._ranks.is_multi_node and gpus.states():
             self._broadcast.publish(
                 target,

@@ -36,6 +36,7 @@ class RunRecord:
 
     Attributes:
         resumed: the checkpoint that the run goes on with; None: it has none, or has not shown to be that run yet.
+        limit_reason: why its GPUs have their limits, or why they are left alone, as long as it runs.
     """
 
     def __init__(
@@ -71,8 +72,7 @@ class RunRecord:
         self._reporter = reporter
         self._history = history
         self._holdout_ratio = holdout_ratio
-        self._limit_reason: Blocked | None = None
-        """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
+        self.limit_reason: Blocked | None = None
         self._mean_power_limit_w: float | None = None
         self._planned_speed_ratio: float | None = None
         self._speed_ratio: float | None = None
@@ -90,12 +90,12 @@ class RunRecord:
         if self._ranks.ending:
             return
         self._mean_power_limit_w = self._gpus.mean_power_limit_w
-        wanted = Blocked(target.reason, target.detail) if target is not None else self._limit_reason
+        wanted = Blocked(target.reason, target.detail) if target is not None else self.limit_reason
         if isinstance(target, Target) and (only_w := self._gpus.only_limit_w()) is not None:
             detail = f"no limit below {only_w:g} W may be set: there is nothing to lower"
             wanted = Blocked(reason="only_limit", detail=detail)
         not_ours = self._gpus.why_not_ours()
-        self._limit_reason = wanted if is_claim_rejected else not_ours or wanted
+        self.limit_reason = wanted if is_claim_rejected else not_ours or wanted
         if target is not None or not_ours:
             self._planned_speed_ratio = target.speed_ratio if isinstance(target, Target) and not not_ours else None
         self._speed_ratio = self._planned_speed_ratio if self._gpus.enforces_request else None
@@ -178,8 +178,10 @@ class RunRecord:
             would_save_ratio=self._observe_mode.would_save_ratio if self._observe_mode else None,
             power_limit_w=self._mean_power_limit_w,
             speed_ratio=self._speed_ratio,
-            reason=self._limit_reason,
+            reason=self.limit_reason,
             saving=self._saving.latest,
+            pin=self._leader.limits.pin,
+            pinned_s=self._saving.books.pinned_s,
         )
         whole = self._reporter.whole(part)
         if final and whole is not None:

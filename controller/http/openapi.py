@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from controller.http.health import Liveness, Readiness
-from controller.http.pauses import PATH, ListedRun, PauseRequest, ResumeRequest
-from controller.ports import PauseState
+from controller.http.orders import PATH
+from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest
+from controller.http.pins import PinPreviewRequest, PinRequest, ReleaseRequest
+from controller.ports import PauseState, PinPreview, PinState
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\
-How a controller is, and what people ask of the runs on its node: to pause, and to go on.
+How a controller is, and what people ask of the runs on its node: to pause, to go on, and to keep a power limit.
 
 Health and metrics are open. Of runs, whoever asks on the controller's machine reads without a token; all else needs
 one.
@@ -26,9 +28,9 @@ _API: Final = Api(
     problems={
         400: "It cannot be read: a name or the body is not what this document says.",
         404: "No such run trains on this node now.",
-        409: "The run cannot be paused, or not by this controller.",
+        409: "The run cannot be paused or pinned, or not by this controller.",
         413: "The body is longer than 4 KiB.",
-        422: "It can be read, but asks for more time than the training lets a pause last.",
+        422: "It can be read, but asks for more time than a pause or a pin may last, or for a pin without a reason.",
     },
     scheme="what `http.token` in the state directory of the controller holds, or a line of `http.token_file`",
 )
@@ -70,6 +72,41 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         method="POST",
         answer=PauseState,
         body=ResumeRequest,
+        problems=_WITH_BODY,
+        access="write",
+    ),
+    "showPin": Operation(
+        summary="The pinned limit of a run",
+        path=f"{PATH}/pin",
+        answer=PinState,
+        problems=_OF_A_RUN,
+        access="remote",
+    ),
+    "pin": Operation(
+        summary="Hold all GPUs of a run at a limit until a time, instead of a pin that it may have",
+        path=f"{PATH}/pin",
+        method="POST",
+        answer=PinState,
+        status=202,
+        body=PinRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "previewPin": Operation(
+        summary="What a pin would do; nothing is changed",
+        path=f"{PATH}/pin/preview",
+        method="POST",
+        answer=PinPreview,
+        body=PinPreviewRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "release": Operation(
+        summary="End the pin of a run, if it has one",
+        path=f"{PATH}/release",
+        method="POST",
+        answer=PinState,
+        body=ReleaseRequest,
         problems=_WITH_BODY,
         access="write",
     ),

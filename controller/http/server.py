@@ -10,8 +10,10 @@ from typing import Final
 from controller.config import HttpConfig
 from controller.http.health import Snapshot, health_routes
 from controller.http.index import index_route
-from controller.http.pauses import pause_routes, to_problem
-from controller.ports import Pauses
+from controller.http.orders import to_problem
+from controller.http.pauses import pause_routes
+from controller.http.pins import pin_routes
+from controller.ports import Pauses, Pins
 from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.http.server import HttpServer, Route
 from publishers.shared.http.write_access import WriteAccess
@@ -28,17 +30,25 @@ class NodeServer:
         config: where it listens, and the operator's file of tokens.
         node: the name of this node.
         snapshot: returns the controller at one moment; called for each request about its health.
-        pauses: what may be asked of runs.
+        pauses, pins: what may be asked of runs.
         own_token: the file of the controller's own token, which is made where it is missing.
     """
 
     def __init__(
-        self, config: HttpConfig, *, node: str, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path
+        self,
+        config: HttpConfig,
+        *,
+        node: str,
+        snapshot: Callable[[], Snapshot],
+        pauses: Pauses,
+        pins: Pins,
+        own_token: Path,
     ) -> None:
         self._config = config
         self._node = node
         self._snapshot = snapshot
         self._pauses = pauses
+        self._pins = pins
         self._own_token = own_token
 
     async def run(self) -> None:
@@ -50,7 +60,7 @@ class NodeServer:
         open_routes = [index_route(self._node, self._snapshot), *health_routes(self._snapshot)]
         routes = [*open_routes, *(await self._write_routes() if config.port >= 0 else ())]
         server = HttpServer(
-            routes, host=config.host, port=config.port, title="health, metrics and pauses", to_problem=to_problem
+            routes, host=config.host, port=config.port, title="health, metrics and orders", to_problem=to_problem
         )
         async with server.serving():
             await asyncio.Event().wait()
@@ -61,6 +71,6 @@ class NodeServer:
             opening = partial(WriteAccess, self._own_token, configured, owner=OWNER)
             access = await DiskThread("gridchase tokens").run(opening)
         except OSError as error:
-            _LOGGER.error("no pauses over HTTP: %s: %s", self._own_token, error.strerror)
+            _LOGGER.error("no pauses and no pins over HTTP: %s: %s", self._own_token, error.strerror)
             return []
-        return pause_routes(self._pauses, access.authenticate)
+        return [*pause_routes(self._pauses, access.authenticate), *pin_routes(self._pins, access.authenticate)]

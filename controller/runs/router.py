@@ -16,7 +16,7 @@ from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.history.run_history import RunHistory
-from controller.ports import Bus, Gpu, PowerLimiter, ProcessTable, SignalSource
+from controller.ports import Bus, Gpu, Pin, PinSource, PowerLimiter, ProcessTable, SignalSource
 from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
 from controller.runs.other_hosts import OtherHosts
@@ -76,8 +76,10 @@ class Router:
         processes: ProcessTable,
         tick_s: float,
         pause_wanted: asyncio.Event | None = None,
+        pins: PinSource | None = None,
     ) -> None:
         self._pause_wanted = pause_wanted
+        self._pins = pins
         self.runs: dict[RunKey, TrainingRun] = {}
         self.arbiter = ClaimArbiter(
             [each.limiter.gpu for each in workers.values()],
@@ -276,11 +278,15 @@ class Router:
             notify=partial(self._notify, key, rank),
             has_predecessor=key in self._ended,
             pause_wanted=self._pause_wanted,
+            pin_of=partial(self._pin_of, key),
         )
         self.runs[key] = run
         self._tasks.create_task(self._attend(key, run), name=f"run[{key}]")
         _LOGGER.info("%s: started", key)
         return run
+
+    def _pin_of(self, key: RunKey) -> Pin | None:
+        return None if self._pins is None else self._pins.pin_of(key)
 
     async def _attend(self, key: RunKey, run: TrainingRun) -> None:
         """Control a run, then retire it, and let its successor of the same name begin, where there is one."""
@@ -305,6 +311,8 @@ class Router:
         """Free the GPUs of a run that has ended; the claims that waited for them are considered soon."""
         for uuid in self.arbiter.release(ended.identity.key):
             self._workers[uuid].meter.job = None
+        if self._pins is not None:
+            self._pins.on_run_end(ended.identity.key)
 
     def _grant(self, key: RunKey, gpu: Gpu) -> None:
         """Give a run a GPU, unless it has it."""

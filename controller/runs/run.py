@@ -24,11 +24,11 @@ from controller.control.observe_mode import ObserveMode
 from controller.control.profile_store import ProfileStore
 from controller.control.run_control import RunControl
 from controller.control.run_follower import RunFollower
-from controller.control.run_leader import RunLeader
+from controller.control.run_leader import HELD_OUT, RunLeader
 from controller.control.run_record import RunRecord
 from controller.control.straggler_slack import StragglerSlack
 from controller.history.run_history import RunHistory
-from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
+from controller.ports import Blocked, Bus, EnergyMeter, Hold, Pin, PinPreview, PowerLimiter, SignalSource, Target
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
 from controller.runtime.clock import Clock, Now, is_due, next_tick_s
@@ -65,6 +65,7 @@ class TrainingRun:
         notify: sends the training a notice: its code, and a sentence.
         has_predecessor: whether a run of this name has ended before.
         pause_wanted: set when the plan begins to want the run to wait.
+        pin_of: returns the limit at which a person holds the run now; None: its plan decides.
 
     Attributes:
         ranks: its training processes on this node.
@@ -93,11 +94,11 @@ class TrainingRun:
         notify: Callable[[str, str], None],
         has_predecessor: bool = False,
         pause_wanted: asyncio.Event | None = None,
+        pin_of: Callable[[], Pin | None] = lambda: None,
     ) -> None:
         self._pause_wanted = pause_wanted or asyncio.Event()
         self.identity = identity
-        self._checkpoints, former = checkpoints, checkpoints.load(identity)
-        self._has_left = False
+        self._checkpoints, former, self._has_left = checkpoints, checkpoints.load(identity), False
         name, ranks = str(identity.key), former.ranks if former else None
         was_pool = former is not None and former.is_pool
         self.ranks = Ranks(name=name, lease_s=config.job.lease_s, checkpoints=ranks, is_pool=was_pool)
@@ -127,6 +128,7 @@ class TrainingRun:
             other_nodes=self.other_nodes,
             books=books,
             notify=notify,
+            pin_of=pin_of,
         )
         self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter, books=books)
         self._control = self._role()
@@ -179,22 +181,51 @@ class TrainingRun:
     @property
     def pause_fault(self) -> tuple[str, str] | None:
         """Return why the training cannot be paused from here, a stable code and a sentence; None where it can."""
+        fault = self._request_fault
+        if self.ranks.is_pool and (fault is None or fault[0] != "ended"):
+            return "not_pausable", "its processes do not wait for each other: each would have to be asked"
+        if fault is None and not self.ranks.status.pausable:
+            detail = "the training has not said that it can pause: it needs pausable=True, and ranks that can agree"
+            return "not_pausable", detail
+        return fault
+
+    @property
+    def is_led_here(self) -> bool:
+        """Return whether this node decides on its limits: it has rank 0."""
+        return self._control is self._leader
+
+    @property
+    def pin_fault(self) -> tuple[str, str] | None:
+        """Return why its limit cannot be pinned from here, a stable code and a sentence; None where it can."""
+        if self._observe_mode is not None:
+            return "observe_mode", "plan.observe: limits are planned, but never written"
+        if self._leader.is_held_out:
+            return HELD_OUT
+        return self._request_fault or self.gpus.why_not_ours()
+
+    @property
+    def _request_fault(self) -> tuple[str, str] | None:
+        """Return why nothing can be asked of it here; None where something can."""
         rank = self.ranks.members.get(0)
         if self.ended is not None or (rank is not None and rank.ended and not self.ranks.is_pool):
             return "ended", "the run has ended"
-        if self.ranks.is_pool:
-            return "not_pausable", "its processes do not wait for each other: each would have to be asked"
-        if rank is None:
+        if rank is None and not self.ranks.is_pool:
             return "not_leader", "rank 0 of this run is on another node: ask the controller of that node"
         if self._is_claim_rejected() or 0 in self.unproven or not self.gpus.uuids:
             return (
                 "claim_unproven",
                 f"this run holds no GPU of this node: {blocked_by_claims(set(self.rejections.values())).detail}",
             )
-        if not rank.status.pausable:
-            detail = "the training has not said that it can pause: it needs pausable=True, and ranks that can agree"
-            return "not_pausable", detail
         return None
+
+    @property
+    def limit_reason(self) -> Blocked | None:
+        """Return why its GPUs have their limits, or why they are left alone; None before anything was decided."""
+        return self._record.limit_reason
+
+    def preview_pin(self, power_limit_w: float, duration_s: float) -> PinPreview:
+        """Return what a pin at a limit [W] for some time [s] would do."""
+        return self._leader.preview_pin(power_limit_w, duration_s, Now.of(self._clock))
 
     def on_status(self, number: int, status: RankStatus) -> bool:
         """Accept a rank's status; return whether it is of the process that owns this rank, and runs.

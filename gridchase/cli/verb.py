@@ -89,8 +89,15 @@ _VERBS: Final = (
         "compare policies on recorded signals, curves and runs",
         "evaluate policies on files: forecasts, batch sizes, power limits, profiles",
     ),
-    _Entry("pause", "controller.cli.pauses.pause", "let a run on this node wait between two iterations"),
-    _Entry("resume", "controller.cli.pauses.resume", "let a run that was paused go on"),
+    _Entry("pause", "controller.cli.orders.pause", "let a run on this node wait between two iterations"),
+    _Entry("resume", "controller.cli.orders.resume", "let a run that was paused go on"),
+    _Entry(
+        "pin",
+        "controller.cli.orders.pin",
+        "hold a run on this node at a power limit until a time",
+        "hold all GPUs of a run on this node at one power limit until a time, whatever its plan says",
+    ),
+    _Entry("release", "controller.cli.orders.release", "end the pin of a run: its plan decides again"),
     _Entry(
         "restore",
         "controller.cli.restore",

@@ -103,6 +103,24 @@ def hours_ahead(
     )
 
 
+def slowdown_after(
+    progress: Progress, curve: PowerProfile, *, power_limit_w: float, duration_s: float
+) -> tuple[float, float | None] | None:
+    """Return how many times as long as at the highest limit a run will have been active after some time at one limit.
+
+    With its standard deviation as a share of it; None: not known.
+
+    Args:
+        progress: the run so far.
+        curve: its curve.
+        power_limit_w: the limit [W].
+        duration_s: for how long [s].
+    """
+    power_w, rate_per_s = curve.at(power_limit_w)
+    point = ProfilePoint(power_limit_w=power_limit_w, power_w=power_w, iterations_per_s=rate_per_s)
+    return _slowdown(progress, [Mix(point, point, 0.0)], np.array([duration_s]), curve)
+
+
 def _present(decision: Decision, ahead: RatesAhead | None, now_s: float, duration_s: float) -> Mix:
     """Return the limits of the present period as they were decided."""
     first = ProfilePoint(

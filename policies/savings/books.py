@@ -33,6 +33,8 @@ class Purpose(StrEnum):
     """At the top for a moment, to compare."""
     FIRST_PASS = "first_pass"  # noqa: S105 — of the profiler, and no password
     """To measure the curve, before there was a plan."""
+    PINNED = "pinned"
+    """A person has pinned it."""
 
 
 PauseKind = Literal["own", "asked"]

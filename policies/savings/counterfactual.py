@@ -225,6 +225,8 @@ class Counterfactual:
     def parts(self, rate_ratios: Values, energy_ratios: Values) -> Values:
         """Return what following, looks and first pass have saved under each set of ratios of the known limits.
 
+        A pinned limit is none of the plan's doing: what it saves or costs stays with the better limit.
+
         The ratios have the shape (d, n_known), what is returned (d, 3) [J times the signal's unit].
         """
         plan_s, plan_j = self._active_s[0], self._energy_j[0]
@@ -248,7 +250,7 @@ class Counterfactual:
         looks, first_pass = (
             mixes_w / mean_ratios * (rates @ (self._values @ active_s))
             - self._values @ (energy_j.sum(axis=1) + self._host_power_w * active_s.sum(axis=1))
-            for active_s, energy_j in zip(self._active_s[1:], self._energy_j[1:], strict=True)
+            for active_s, energy_j in zip(self._active_s[1:3], self._energy_j[1:3], strict=True)
         )
         return np.where(is_known[:, None], self._pue * np.column_stack((following, looks, first_pass)), 0.0)
 
@@ -323,7 +325,7 @@ class Counterfactual:
         )
 
 
-_PURPOSES: Final = (Purpose.PLAN, Purpose.LOOK, Purpose.FIRST_PASS)
+_PURPOSES: Final = (Purpose.PLAN, Purpose.LOOK, Purpose.FIRST_PASS, Purpose.PINNED)
 
 
 def _with_top(ratios: Sequence[LimitRatios], top_power_limit_w: float) -> tuple[LimitRatios, ...]:

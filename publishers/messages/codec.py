@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
 Text = Annotated[str, Meta(max_length=256)]
-Sentence = Annotated[str, Meta(max_length=1024)]
+MAX_SENTENCE: Final = 1_024
+Sentence = Annotated[str, Meta(max_length=MAX_SENTENCE)]
 TopicText = Annotated[str, Meta(min_length=1, max_length=2048)]
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 53))]

@@ -10,6 +10,7 @@ SHORT_REASONS: Final = {
     "profiling": "measuring at this limit",
     "refining": "comparing with the planned limit",
     "profiling_paused": "measurement interrupted; full power",
+    "pinned": "pinned by a person",
     "not_profiled": "cannot measure this job; full power",
     "slowdown_signal": "following the grid in the allowed time",
     "slowdown_static": "least energy in the allowed time",

@@ -237,7 +237,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     are held out at the prior limit: of how many comparable runs, and what an iteration of the others saves of the
     energy and takes more of the time than one of those, with the ends of the 90 % intervals. `ab_more_runs` is how many
     more it takes until that energy is known to a point. `last_rank`, in the final record of a run that the controller
-    has joined of several: the rank that ended last, which tells the end.
+    has joined of several: the rank that ended last, which tells the end. `pinned_s` is for how long iterations ran at a
+    limit that a person had pinned; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
     """
 
     time_s: TimeS | None = None
@@ -292,6 +293,10 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     ab_slowdown_ratio: Amount | None = None
     ab_slowdown_lower_ratio: Amount | None = None
     ab_slowdown_upper_ratio: Amount | None = None
+    pinned_s: Amount | None = None
+    pinned_until_s: TimeS | None = None
+    pinned_by: Text | None = None
+    pinned_why: Text | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     last_rank: Count | None = None
     final: bool = False
@@ -352,6 +357,43 @@ class Command(Message, frozen=True, kw_only=True):
     pause_id: Name | None = None
     until_ns: TimeNs | None = None
     for_s: Amount | None = None
+
+
+OrderAction = Literal["pin", "release"]
+
+
+class Order(Message, frozen=True, kw_only=True):
+    """What an operator orders of a run: never retained, and obeyed within a minute of `time_s` or not at all.
+
+    `pin` holds all GPUs of the run at `power_limit_w` until `until_s`; `release` ends that. `by` is who orders it, as
+    the sender says; who may send it is the broker's to say. The answer carries the same `correlation`.
+    """
+
+    time_s: TimeS
+    action: OrderAction
+    correlation: Name
+    by: Annotated[str, Meta(min_length=1, max_length=64)]
+    why: Annotated[str, Meta(max_length=120)] = ""
+    power_limit_w: PowerW | None = None
+    until_s: TimeS | None = None
+
+
+class OrderResult(Message, frozen=True, kw_only=True):
+    """What has become of an order: `done` once it was read back; `reason` is a stable code, `detail` a sentence."""
+
+    time_s: TimeS
+    user: Text | None = None
+    job: Name | None = None
+    run: Name | None = None
+    node: Name | None = None
+    action: OrderAction
+    correlation: Name
+    state: Literal["done", "refused", "failed"]
+    reason: Name
+    detail: Sentence
+    power_limit_w: PowerW | None = None
+    enforced_power_limit_w: PowerW | None = None
+    until_s: TimeS | None = None
 
 
 HEARD: Final = "heard"

@@ -4,9 +4,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from controller.config import HttpConfig
+from controller.errors import PinRefusedError
 from controller.http.health import Snapshot
-from controller.ports import Pauses
+from controller.ports import Pauses, Pins
+from publishers.messages.topics import RunKey
 
 
 class HealthProbe:
@@ -15,10 +19,12 @@ class HealthProbe:
     snapshot: Callable[[], Snapshot]
 
     def __init__(
-        self, _: HttpConfig, *, node: str, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path
+        self, _: HttpConfig, *, node: str, snapshot: Callable[[], Snapshot], pauses: Pauses, pins: Pins, own_token: Path
     ) -> None:
         assert node
         assert pauses.runs() == {}
+        with pytest.raises(PinRefusedError):
+            pins.state_of(RunKey("ada", "bert", "r1"))
         assert own_token.name == "http.token"
         type(self).snapshot = staticmethod(snapshot)
 

@@ -103,7 +103,10 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
             "profiler.step_w: there is no such key any more: each limit is the part profiler.step_ratio of the one "
             "before; plan.step_w is another thing"
         ),
-        "gird: there is no such section; there are bus, node, gpu, profiler, plan, signal, energy, job, history, http",
+        (
+            "gird: there is no such section;"
+            " there are bus, node, gpu, profiler, plan, signal, energy, job, history, http, orders"
+        ),
         "profiler.step_ratio = '0.8': must be a number at least 0.5 and at most 0.98",
         "profiler.window_s = 0: must be a number at least 0.1 and at most 86400",
         "plan.eta = 1.5: must be a number at least 0 and at most 1",

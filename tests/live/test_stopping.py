@@ -86,7 +86,7 @@ def test_further_signals_while_it_stops_change_nothing(node: LiveNode) -> None:
         (signal.SIGINT, ""),
         (signal.SIGTERM, ""),
         (signal.SIGHUP, "configuration: "),
-        (signal.SIGQUIT, "health, metrics and pauses"),
+        (signal.SIGQUIT, "health, metrics and orders"),
         (signal.SIGTERM, "connected to the broker"),
     ],
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
-from controller.pauses import LEASE_S
+from controller.orders.pauses import LEASE_S
 from policies.vocabulary.signal import Signal
 from publishers.messages.codec import decode
 from publishers.messages.reports import Command

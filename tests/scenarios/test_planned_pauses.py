@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.pauses import LEASE_S
+from controller.orders.pauses import LEASE_S
 from policies.vocabulary.signal import NOT_ESTIMATED, Signal
 from policies.vocabulary.units import JOULES_PER_KWH
 from publishers.messages.codec import decode

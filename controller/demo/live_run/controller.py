@@ -34,7 +34,7 @@ class NullBus:
     last_error = None
     quotas = None
 
-    def subscribe(self, topic_filter: str, handler: object, *, qos: int = 0) -> None:
+    def subscribe(self, topic_filter: str, handler: object, *, qos: int = 0, on_retained: object = None) -> None:
         """Hear nothing."""
 
     def unsubscribe(self, topic_filter: str, handler: object) -> None:

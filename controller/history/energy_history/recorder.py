@@ -193,9 +193,19 @@ class RecordedBus:
         """Return how many messages of each sender are read; None: all."""
         return self._bus.quotas
 
-    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
-        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
-        self._bus.subscribe(topic_filter, handler, qos=qos)
+    def subscribe(
+        self,
+        topic_filter: str,
+        handler: Callable[[str, bytes], None],
+        *,
+        qos: int = 0,
+        on_retained: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection.
+
+        What the broker had retained goes to `on_retained` instead, where that is given.
+        """
+        self._bus.subscribe(topic_filter, handler, qos=qos, on_retained=on_retained)
 
     def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
         """Undo one `subscribe`."""

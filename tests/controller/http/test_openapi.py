@@ -13,7 +13,9 @@ from aiohttp import web
 from controller.http.health import Liveness, Readiness, health_routes
 from controller.http.openapi import OPERATIONS, document
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest, pause_routes
-from tests.controller.http.test_server import KEY, RUNNING, WELL, FakePauses
+from controller.http.pins import PinPreviewRequest, PinRequest, ReleaseRequest, pin_routes
+from controller.ports import PinPreview, PinState
+from tests.controller.http.test_server import KEY, PINNED, RUNNING, WELL, FakePauses, FakePins
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT: dict[str, Any] = msgspec.json.decode(document())
@@ -46,7 +48,8 @@ def test_the_committed_document_is_that_of_the_code() -> None:
 
 
 def test_each_route_is_described_as_it_is_served() -> None:
-    routes = [*health_routes(lambda: WELL), *pause_routes(FakePauses(), refuse)]
+    orders = [*pause_routes(FakePauses(), refuse), *pin_routes(FakePins(), refuse)]
+    routes = [*health_routes(lambda: WELL), *orders]
     described = {name: (method, path, "security" in one) for name, (method, path, one) in operations().items()}
     assert described == {route.name: (route.method, route.path, route.authenticate is not None) for route in routes}
 
@@ -60,6 +63,10 @@ def test_each_route_is_described_as_it_is_served() -> None:
         ("showPause", RUNNING),
         ("pause", RUNNING),
         ("resume", RUNNING),
+        ("showPin", PINNED),
+        ("pin", PINNED),
+        ("previewPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
+        ("release", PinState(state="none")),
     ],
 )
 def test_an_answer_obeys_its_schema(name: str, answer: object) -> None:
@@ -71,12 +78,19 @@ def test_an_answer_obeys_its_schema(name: str, answer: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "body"), [("pause", PauseRequest(why="a demo", for_s=60.0)), ("resume", ResumeRequest())]
+    ("name", "body"),
+    [
+        ("pause", PauseRequest(why="a demo", for_s=60.0)),
+        ("resume", ResumeRequest()),
+        ("pin", PinRequest(power_limit_w=205.0, until_s=1.7e9, why="a demo")),
+        ("previewPin", PinPreviewRequest(power_limit_w=205.0, until_s=1.7e9)),
+        ("release", ReleaseRequest()),
+    ],
 )
 def test_a_body_obeys_its_schema(name: str, body: object) -> None:
     checker = validator(operations()[name][2]["requestBody"]["content"]["application/json"]["schema"])
     checker.validate(msgspec.to_builtins(body))
-    assert not checker.is_valid({"until": "tomorrow"})
+    assert not checker.is_valid({"tomorrow": "until"})
 
 
 def test_every_reference_leads_somewhere() -> None:

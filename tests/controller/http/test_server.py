@@ -1,4 +1,4 @@
-"""Health, metrics and pauses over HTTP, asked by a real client."""
+"""Health, metrics, pauses and pins over HTTP, asked by a real client."""
 
 import asyncio
 import logging
@@ -15,10 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.config import HttpConfig
-from controller.errors import PauseRefusedError
+from controller.errors import PauseRefusedError, PinRefusedError
 from controller.http.health import GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
-from controller.ports import Hold, LimitState, PauseState, Sample
+from controller.ports import Hold, LimitState, PauseState, PinPreview, PinState, Sample
 from publishers.messages.topics import RunKey
 from publishers.shared.http import own_token
 from tests.live.conftest import TIMEOUT_S, eventually
@@ -90,6 +90,43 @@ class FakePauses:
         return self.state
 
 
+PINNED = PinState(
+    state="asked", power_limit_w=205.0, n_gpus=2, set_at_s=1.0, until_s=1_700_000_000.0, why="tea", by="ada"
+)
+
+
+class FakePins:
+    """The pin of one run."""
+
+    def __init__(self) -> None:
+        self.state = PinState(state="none")
+        self.error: PinRefusedError | None = None
+        self.asked: list[tuple[float, float, str, str]] = []
+
+    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
+        self.state_of(key)
+        self.asked.append((power_limit_w, until_s, why, by))
+        self.state = replace(PINNED, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by)
+        return self.state
+
+    def preview(self, key: RunKey, *, power_limit_w: float, until_s: float) -> PinPreview:
+        self.state_of(key)
+        del until_s
+        return PinPreview(power_limit_w=power_limit_w, n_gpus=2, speed_ratio=0.95, power_w=363.0, sentence="at 205 W …")
+
+    def release(self, key: RunKey, *, why: str, by: str) -> PinState:
+        self.state_of(key)
+        self.state = PinState(state="none", ended_because=f"{by}: {why}")
+        return self.state
+
+    def state_of(self, key: RunKey) -> PinState:
+        if self.error is not None:
+            raise self.error
+        if key != KEY:
+            raise PinRefusedError("unknown_run", f"{key}: no such run trains on this node now")
+        return self.state
+
+
 class Server:
     """A health server whose snapshot can be changed."""
 
@@ -98,6 +135,7 @@ class Server:
     def __init__(self, snapshot: Snapshot = WELL) -> None:
         self.snapshot = snapshot
         self.pauses = FakePauses()
+        self.pins = FakePins()
         self.token_file = ""
 
     @asynccontextmanager
@@ -116,7 +154,12 @@ class Server:
     def server(self, config: HttpConfig) -> NodeServer:
         """Return the server, not running yet."""
         return NodeServer(
-            config, node="node-1", snapshot=lambda: self.snapshot, pauses=self.pauses, own_token=self.own_token
+            config,
+            node="node-1",
+            snapshot=lambda: self.snapshot,
+            pauses=self.pauses,
+            pins=self.pins,
+            own_token=self.own_token,
         )
 
 
@@ -263,7 +306,7 @@ async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.Lo
             await eventually(lambda: caplog.records)
             assert not task.done()
             task.cancel()
-    assert "health, metrics and pauses: not served" in caplog.text
+    assert "health, metrics and orders: not served" in caplog.text
 
 
 async def test_port_minus_one_serves_nothing() -> None:
@@ -273,7 +316,7 @@ async def test_port_minus_one_serves_nothing() -> None:
             await health.run()
 
 
-async def _post(
+async def post(
     client: aiohttp.ClientSession, path: str, body: object, *, token: str | None, **headers: str
 ) -> tuple[int, dict[str, Any]]:
     """Return the status and the answer of a write."""
@@ -286,14 +329,14 @@ async def test_whoever_has_the_controllers_own_token_pauses_and_resumes_a_run() 
     server = Server()
     async with server.serving() as client:
         token = own_token.read_token(server.own_token)
-        status, answer = await _post(client, f"{RUN}/pause", {"why": "tea", "for_s": 60}, token=token)
+        status, answer = await post(client, f"{RUN}/pause", {"why": "tea", "for_s": 60}, token=token)
         assert (status, answer["state"], answer["why"]) == (202, "paused", "tea")
         assert server.pauses.asked == [("tea", 60.0, "the operator of this node")]
         async with client.get(f"{RUN}/pause", headers={"Authorization": f"Bearer {token}"}) as response:
             assert (response.status, (await response.json())["state"]) == (200, "paused")
-        status, answer = await _post(client, f"{RUN}/resume", {"why": "done"}, token=token)
+        status, answer = await post(client, f"{RUN}/resume", {"why": "done"}, token=token)
         assert (status, answer["state"]) == (200, "running")
-        assert (await _post(client, f"{RUN}/pause", {}, token=token))[0] == 202
+        assert (await post(client, f"{RUN}/pause", {}, token=token))[0] == 202
     assert server.pauses.asked[-1] == ("", None, "the operator of this node")
 
 
@@ -302,7 +345,7 @@ async def test_nobody_else_pauses_a_run_and_a_wrong_token_reads_nothing(token: s
     server = Server()
     async with server.serving() as client:
         for leaf in ("pause", "resume"):
-            status, answer = await _post(client, f"{RUN}/{leaf}", {}, token=token)
+            status, answer = await post(client, f"{RUN}/{leaf}", {}, token=token)
             assert (status, answer["reason"]) == (401, "wrong_token" if token else "no_token")
             assert str(server.own_token) in answer["detail"]
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -317,7 +360,7 @@ async def test_reading_needs_a_token_from_another_machine_alone(path: str, monke
     async with server.serving() as client:
         async with client.get(path) as response:
             assert response.status == 200
-        monkeypatch.setattr("controller.http.pauses.is_loopback", lambda _: False)
+        monkeypatch.setattr("controller.http.orders.is_loopback", lambda _: False)
         async with client.get(path) as response:
             assert response.status == 401
             assert (await response.json())["detail"].startswith("reading from another machine needs a token: send it")
@@ -329,7 +372,7 @@ async def test_a_token_of_a_user_is_for_that_users_runs(tmp_path: Path) -> None:
     tokens.write_text("ada:of-ada\nbob:of-bob\nof-the-operator\n")
     server.token_file = str(tokens)
     async with server.serving() as client:
-        answers = [await _post(client, f"{RUN}/pause", {}, token=f"of-{who}") for who in ("ada", "bob", "the-operator")]
+        answers = [await post(client, f"{RUN}/pause", {}, token=f"of-{who}") for who in ("ada", "bob", "the-operator")]
     assert [status for status, _ in answers] == [202, 403, 202]
     assert [by for _, _, by in server.pauses.asked] == ["ada", "an operator"]
 
@@ -338,7 +381,7 @@ async def test_a_page_of_another_site_cannot_pause_a_run() -> None:
     server = Server()
     async with server.serving() as client:
         token = own_token.read_token(server.own_token)
-        status, _ = await _post(client, f"{RUN}/pause", {}, token=token, Origin="http://evil.example")
+        status, _ = await post(client, f"{RUN}/pause", {}, token=token, Origin="http://evil.example")
     assert (status, server.pauses.asked) == (403, [])
 
 
@@ -357,7 +400,7 @@ async def test_a_page_of_another_site_cannot_pause_a_run() -> None:
 async def test_a_request_that_is_wrong_is_refused(path: str, body: object, status: int) -> None:
     server = Server()
     async with server.serving() as client:
-        assert (await _post(client, path, body, token=own_token.read_token(server.own_token)))[0] == status
+        assert (await post(client, path, body, token=own_token.read_token(server.own_token)))[0] == status
     assert server.pauses.asked == []
 
 
@@ -366,7 +409,7 @@ async def test_why_a_run_cannot_be_paused_is_the_answer(reason: str, status: int
     server = Server()
     server.pauses.error = PauseRefusedError(reason, "because")
     async with server.serving() as client:
-        answer = await _post(client, f"{RUN}/pause", {}, token=own_token.read_token(server.own_token))
+        answer = await post(client, f"{RUN}/pause", {}, token=own_token.read_token(server.own_token))
     assert (answer[0], answer[1]["reason"], answer[1]["detail"]) == (status, reason, "because")
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-ROLES: Final = ("training", "node", "policy", "dashboard", "web")
-Role = Literal["training", "node", "policy", "dashboard", "web"]
+ROLES: Final = ("training", "node", "policy", "dashboard", "web", "operator")
+Role = Literal["training", "node", "policy", "dashboard", "web", "operator"]
 Scope = Literal["none", "own", "any"]
 OWNER: Final[dict[str, str]] = {"training": "user", "node": "node"}
 """Which name in a topic makes it a role's own; the other roles own none."""
@@ -35,38 +35,38 @@ READ_OWN, WRITE_OWN, READ_WRITE_OWN, WRITE_OWN_READ = (
 )
 _RANK: Final = "host/<boot_id>/user/<user>/job/<job>/run/<run>/rank"
 _RUN: Final = "user/<user>/job/<job>/run/<run>"
-RULES: Final[dict[str, tuple[Access, Access, Access, Access, Access]]] = {
-    f"{_RANK}/0/status": (READ_WRITE_OWN, READ_WRITE, READ, NONE, NONE),
-    f"{_RANK}/<rank>/status": (READ_WRITE_OWN, READ_WRITE, NONE, NONE, NONE),
-    f"{_RANK}/<rank>/iterations": (WRITE_OWN, READ, NONE, NONE, NONE),
-    f"{_RANK}/<rank>/<other>": (NONE, NONE, NONE, NONE, NONE),
-    f"{_RUN}/metric": (WRITE_OWN, NONE, READ, NONE, NONE),
-    f"{_RUN}/trial/request": (WRITE_OWN, NONE, READ, NONE, NONE),
-    f"{_RUN}/trial/times": (WRITE_OWN, NONE, READ, NONE, NONE),
-    f"{_RUN}/trial/failure": (WRITE_OWN, NONE, READ, NONE, NONE),
-    f"{_RUN}/trial/answer": (READ_OWN, NONE, READ_WRITE, NONE, NONE),
-    f"{_RUN}/command": (READ_OWN, WRITE, WRITE, NONE, NONE),
-    f"{_RUN}/notice": (READ_OWN, WRITE, NONE, NONE, NONE),
-    f"{_RUN}/profile": (READ_OWN, WRITE, NONE, READ, READ),
-    f"{_RUN}/schedule": (READ_OWN, WRITE, NONE, READ, READ),
-    f"{_RUN}/energy": (READ_OWN, WRITE, READ, READ, READ),
-    f"{_RUN}/node/<node>/profile": (READ_OWN, WRITE_OWN_READ, NONE, READ, NONE),
-    f"{_RUN}/node/<node>/energy": (READ_OWN, WRITE_OWN_READ, NONE, READ, READ),
-    f"{_RUN}/set": (NONE, NONE, NONE, NONE, NONE),
-    f"{_RUN}/set/result": (NONE, NONE, NONE, NONE, NONE),
-    "node/<node>/status": (NONE, WRITE_OWN_READ, NONE, READ, READ),
-    "node/<node>/gpu/<uuid>/energy": (NONE, READ_WRITE_OWN, NONE, READ, READ),
-    "node/<node>/gpu/<uuid>/limit": (NONE, READ_WRITE_OWN, NONE, READ, READ),
-    "node/<node>/gpu/<uuid>/set": (NONE, NONE, NONE, NONE, NONE),
-    "node/<node>/gpu/<uuid>/set/result": (NONE, NONE, NONE, NONE, NONE),
-    "node/<node>/plan/<user>/<job>/<run>": (NONE, WRITE_OWN_READ, NONE, NONE, NONE),
-    "grid/<zone>/carbon": (NONE, READ_WRITE, NONE, READ, READ),
-    "grid/<zone>/price": (NONE, READ_WRITE, NONE, READ, READ),
-    "user/<user>/probe/<random>": (NONE, NONE, NONE, NONE, NONE),
-    "node/<node>/probe/<random>": (NONE, NONE, NONE, NONE, NONE),
-    "probe/<random>": (NONE, NONE, NONE, NONE, NONE),
+RULES: Final[dict[str, tuple[Access, Access, Access, Access, Access, Access]]] = {
+    f"{_RANK}/0/status": (READ_WRITE_OWN, READ_WRITE, READ, NONE, NONE, NONE),
+    f"{_RANK}/<rank>/status": (READ_WRITE_OWN, READ_WRITE, NONE, NONE, NONE, NONE),
+    f"{_RANK}/<rank>/iterations": (WRITE_OWN, READ, NONE, NONE, NONE, NONE),
+    f"{_RANK}/<rank>/<other>": (NONE, NONE, NONE, NONE, NONE, NONE),
+    f"{_RUN}/metric": (WRITE_OWN, NONE, READ, NONE, NONE, NONE),
+    f"{_RUN}/trial/request": (WRITE_OWN, NONE, READ, NONE, NONE, NONE),
+    f"{_RUN}/trial/times": (WRITE_OWN, NONE, READ, NONE, NONE, NONE),
+    f"{_RUN}/trial/failure": (WRITE_OWN, NONE, READ, NONE, NONE, NONE),
+    f"{_RUN}/trial/answer": (READ_OWN, NONE, READ_WRITE, NONE, NONE, NONE),
+    f"{_RUN}/command": (READ_OWN, WRITE, WRITE, NONE, NONE, NONE),
+    f"{_RUN}/notice": (READ_OWN, WRITE, NONE, NONE, NONE, NONE),
+    f"{_RUN}/profile": (READ_OWN, WRITE, NONE, READ, READ, NONE),
+    f"{_RUN}/schedule": (READ_OWN, WRITE, NONE, READ, READ, NONE),
+    f"{_RUN}/energy": (READ_OWN, WRITE, READ, READ, READ, NONE),
+    f"{_RUN}/node/<node>/profile": (READ_OWN, WRITE_OWN_READ, NONE, READ, NONE, NONE),
+    f"{_RUN}/node/<node>/energy": (READ_OWN, WRITE_OWN_READ, NONE, READ, READ, NONE),
+    f"{_RUN}/set": (NONE, READ, NONE, NONE, NONE, WRITE),
+    f"{_RUN}/set/result": (NONE, WRITE, NONE, NONE, NONE, READ),
+    "node/<node>/status": (NONE, WRITE_OWN_READ, NONE, READ, READ, NONE),
+    "node/<node>/gpu/<uuid>/energy": (NONE, READ_WRITE_OWN, NONE, READ, READ, NONE),
+    "node/<node>/gpu/<uuid>/limit": (NONE, READ_WRITE_OWN, NONE, READ, READ, NONE),
+    "node/<node>/gpu/<uuid>/set": (NONE, NONE, NONE, NONE, NONE, NONE),
+    "node/<node>/gpu/<uuid>/set/result": (NONE, NONE, NONE, NONE, NONE, NONE),
+    "node/<node>/plan/<user>/<job>/<run>": (NONE, WRITE_OWN_READ, NONE, NONE, NONE, NONE),
+    "grid/<zone>/carbon": (NONE, READ_WRITE, NONE, READ, READ, NONE),
+    "grid/<zone>/price": (NONE, READ_WRITE, NONE, READ, READ, NONE),
+    "user/<user>/probe/<random>": (NONE, NONE, NONE, NONE, NONE, NONE),
+    "node/<node>/probe/<random>": (NONE, NONE, NONE, NONE, NONE, NONE),
+    "probe/<random>": (NONE, NONE, NONE, NONE, NONE, NONE),
 }
-"""By topic below the root: what a training, a node, the policy service, the dashboard and the site's history may do."""
+"""By topic below the root: what each role may do, in the order of `ROLES`."""
 
 
 def access(role: Role, topic: str) -> Access:

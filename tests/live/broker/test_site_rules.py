@@ -17,7 +17,7 @@ DOCS = DEPLOY.parents[1] / "docs"
 USERS = {
     "trainings": ["alice", "gpu01", "policy"],
     "nodes": ["gpu01", "alice"],
-    "services": ["policy", "dashboard", "web"],
+    "services": ["policy", "dashboard", "web", "operator"],
 }
 DOOR_AND_USER: dict[Role, tuple[str, str]] = {
     "training": ("trainings", "alice"),
@@ -25,6 +25,7 @@ DOOR_AND_USER: dict[Role, tuple[str, str]] = {
     "policy": ("services", "policy"),
     "dashboard": ("services", "dashboard"),
     "web": ("services", "web"),
+    "operator": ("services", "operator"),
 }
 NAMES = {"job": "resnet50", "run": "r1", "rank": "3", "boot_id": "b00t", "uuid": "GPU-1", "zone": "DE"}
 OWN = NAMES | {"user": "alice", "node": "gpu01", "random": "0a", "other": "log"}

@@ -9,6 +9,8 @@ from publishers.messages.reports import (
     NodeProfile,
     NodeStatus,
     Notice,
+    Order,
+    OrderResult,
     ProfileEntry,
     ProfileReport,
     RunEnergy,
@@ -244,6 +246,43 @@ NAMED: list[tuple[Message, bytes]] = [
             b'{"run":"w0","state":"finished","gpu_model":"A40","n_gpus":1,'
             b'"iterations":40,"epochs":1,"duration_s":20.0,"energy_j":6000'
             b'.0,"last_rank":1,"final":true}'
+        ),
+    ),
+    (
+        Order(
+            time_s=1.7e9,
+            action="pin",
+            correlation="o-1",
+            by="ada",
+            why="the room is hot",
+            power_limit_w=205.0,
+            until_s=1.7e9 + 7_200,
+        ),
+        (
+            b'{"time_s":1700000000.0,"action":"pin","correlation":"o-1","by":"ada",'
+            b'"why":"the room is hot","power_limit_w":205.0,"until_s":1700007200.0}'
+        ),
+    ),
+    (
+        OrderResult(
+            time_s=1.7e9,
+            user="ada",
+            job="bert",
+            run="r1",
+            node="node-a",
+            action="pin",
+            correlation="o-1",
+            state="done",
+            reason="pinned",
+            detail="205 W read back from 2 GPUs",
+            power_limit_w=205.0,
+            enforced_power_limit_w=205.0,
+            until_s=1.7e9 + 7_200,
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada","job":"bert","run":"r1","node":"node-a","action":"pin",'
+            b'"correlation":"o-1","state":"done","reason":"pinned","detail":"205 W read back from 2 GPUs",'
+            b'"power_limit_w":205.0,"enforced_power_limit_w":205.0,"until_s":1700007200.0}'
         ),
     ),
 ]

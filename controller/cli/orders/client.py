@@ -22,18 +22,18 @@ class RefusedError(ControllerError):
 
 
 class RunState(NamedTuple):
-    """What the controller knows of a run's pauses: see `PauseState`."""
+    """What the controller knows of a run's pauses, or of its pin: see `PauseState` and `PinState`."""
 
     key: RunKey
     fields: dict[str, Any]
 
     @property
     def state(self) -> str:
-        """Return `running`, `asked` or `paused`."""
+        """Return `running`, `asked` or `paused`; of a pin `none`, `asked`, `done` or `failed`."""
         return str(self.fields.get("state", ""))
 
 
-class PauseClient:
+class OrderClient:
     """Asks the controller of this node.
 
     Args:
@@ -47,7 +47,9 @@ class PauseClient:
 
     def __init__(self, config: Config, *, token_file: Path | None = None) -> None:
         if config.http.port <= 0:
-            raise ConfigError([f"http.port = {config.http.port}: runs are paused over HTTP: set the controller's port"])
+            raise ConfigError(
+                [f"http.port = {config.http.port}: runs are paused and pinned over HTTP: set the controller's port"]
+            )
         self._host = _ANY_ADDRESS.get(config.http.host, config.http.host)
         self._port = config.http.port
         self._token = _read_token(Path(config.node.state_dir) / own_token.FILE, token_file)
@@ -68,6 +70,25 @@ class PauseClient:
     def state_of(self, key: RunKey) -> RunState:
         """Return how it stands."""
         return RunState(key, self._ask("GET", f"{_path(key)}/pause"))
+
+    def preview_pin(self, key: RunKey, *, power_limit_w: float, until_s: float) -> dict[str, Any]:
+        """Return what a pin would do: see `PinPreview`."""
+        body = {"power_limit_w": power_limit_w, "until_s": until_s}
+        preview: dict[str, Any] = self._ask("POST", f"{_path(key)}/pin/preview", body)
+        return preview
+
+    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str) -> RunState:
+        """Ask for a pin."""
+        body = {"power_limit_w": power_limit_w, "until_s": until_s, "why": why}
+        return RunState(key, self._ask("POST", f"{_path(key)}/pin", body))
+
+    def release(self, key: RunKey, *, why: str) -> RunState:
+        """End a pin."""
+        return RunState(key, self._ask("POST", f"{_path(key)}/release", {"why": why}))
+
+    def pin_of(self, key: RunKey) -> RunState:
+        """Return how its pin stands."""
+        return RunState(key, self._ask("GET", f"{_path(key)}/pin"))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 — JSON
         """Return the answer to a request.

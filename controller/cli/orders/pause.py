@@ -2,8 +2,8 @@
 
 import argparse
 
-from controller.cli.pauses.arguments import add_run, find_run, print_state, wait_for
-from controller.cli.pauses.client import PauseClient, RunState
+from controller.cli.orders.arguments import add_run, find_run, print_state, wait_for
+from controller.cli.orders.client import OrderClient, RunState
 from controller.config import load_config
 
 
@@ -21,9 +21,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def pause(options: argparse.Namespace) -> int:
     """Ask for a pause, and wait until it has begun; 1 where it has not."""
-    client = PauseClient(load_config(options.config, options.set), token_file=options.token_file)
+    client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
     asked = client.pause(find_run(client, options), why=options.why, for_s=options.for_s)
-    seen = wait_for(client, asked, lambda now: now.state != "asked", timeout_s=options.wait_s)
+    seen = wait_for(asked, client.state_of, lambda now: now.state != "asked", timeout_s=options.wait_s)
     print_state(seen, _sentence(seen), as_json=options.json)
     return 0 if seen.state == "paused" else 1
 

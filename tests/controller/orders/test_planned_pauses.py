@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from controller.accounting.ranks import End, Ranks
-from controller.pauses import AGAIN_S, BEGIN_TIMEOUT_S, FAILED_S, RunPauses
+from controller.orders.pauses import AGAIN_S, BEGIN_TIMEOUT_S, FAILED_S, RunPauses
 from controller.runtime.clock import NS_PER_S
 from publishers.messages.codec import decode
 from publishers.messages.reports import Command

@@ -1,4 +1,4 @@
-"""The arguments that `pause` and `resume` share, and which run they mean."""
+"""The arguments that the verbs about a run share, and which run they mean."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.cli.configuration import add_configuration
-from controller.cli.pauses.client import PauseClient, RunState
+from controller.cli.orders.client import OrderClient, RunState
 from controller.errors import ControllerError
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable
@@ -17,18 +17,19 @@ from publishers.shared.process_identity import read_login_name
 POLL_S: Final = 0.5
 
 
-def add_run(verb: argparse.ArgumentParser) -> None:
+def add_run(verb: argparse.ArgumentParser, *, needs_reason: bool = False) -> None:
     """Add the arguments that name a run, and say where its controller is."""
     add_configuration(verb)
     verb.add_argument("--job", required=True, metavar="NAME", help="the job")
     verb.add_argument("--run", metavar="ID", help="which run of it (default: the only one that trains on this node)")
     verb.add_argument("--user", metavar="NAME", help="whose job (default: yours, or the only one of that name)")
-    verb.add_argument("--why", default="", metavar="TEXT", help="a reason, for the people who wait for the training")
+    what = "a reason, for the people who wait for the training"
+    verb.add_argument("--why", default="", required=needs_reason, metavar="TEXT", help=what)
     verb.add_argument("--token-file", type=Path, metavar="FILE", help="a token (default: the controller's own)")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
-def find_run(client: PauseClient, options: argparse.Namespace) -> RunKey:
+def find_run(client: OrderClient, options: argparse.Namespace) -> RunKey:
     """Return which run the arguments mean.
 
     Raises:
@@ -47,12 +48,14 @@ def find_run(client: PauseClient, options: argparse.Namespace) -> RunKey:
     raise ControllerError(f"job {options.job} has {len(found)} runs here: pass --user and --run: {names}")
 
 
-def wait_for(client: PauseClient, seen: RunState, is_done: Callable[[RunState], bool], *, timeout_s: float) -> RunState:
+def wait_for(
+    seen: RunState, read: Callable[[RunKey], RunState], is_done: Callable[[RunState], bool], *, timeout_s: float
+) -> RunState:
     """Return the state of a run once it is as wanted, or when the time is over."""
     deadline_s = time.monotonic() + timeout_s
     while not is_done(seen) and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        seen = client.state_of(seen.key)
+        seen = read(seen.key)
     return seen
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.errors import PauseRefusedError
-from controller.pauses import BEGIN_TIMEOUT_S, LEASE_S, RunPauses
+from controller.orders.pauses import BEGIN_TIMEOUT_S, LEASE_S, RunPauses
 from controller.ports import PauseState
 from controller.runtime.clock import NS_PER_S
 from publishers.messages.codec import decode
@@ -240,7 +240,7 @@ async def test_a_run_whose_rank_0_is_elsewhere_is_paused_there(tmp_path: Path) -
 
 async def test_who_asked_and_why_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = PauseBench(tmp_path)
-    caplog.set_level(logging.INFO, "controller.pauses")
+    caplog.set_level(logging.INFO, "controller.orders.pauses")
     async with bench.training():
         bench.ask(why="\x1b[2Jtea")
         bench.say_status(paused_since_ns=bench.clock.monotonic_ns())

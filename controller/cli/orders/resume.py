@@ -3,8 +3,8 @@
 import argparse
 from typing import Final
 
-from controller.cli.pauses.arguments import add_run, find_run, print_state, wait_for
-from controller.cli.pauses.client import PauseClient
+from controller.cli.orders.arguments import add_run, find_run, print_state, wait_for
+from controller.cli.orders.client import OrderClient
 from controller.config import load_config
 
 WAIT_S: Final = 30.0
@@ -18,9 +18,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def resume(options: argparse.Namespace) -> int:
     """End a pause, and wait until the training goes on; 1 where it does not say so."""
-    client = PauseClient(load_config(options.config, options.set), token_file=options.token_file)
+    client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
     told = client.resume(find_run(client, options), why=options.why)
-    seen = wait_for(client, told, lambda now: now.state == "running", timeout_s=WAIT_S)
+    seen = wait_for(told, client.state_of, lambda now: now.state == "running", timeout_s=WAIT_S)
     goes_on = seen.state == "running"
     print_state(
         seen, "trains" if goes_on else f"still paused {WAIT_S:g} s after it was told to go on", as_json=options.json

@@ -1,0 +1,72 @@
+"""What people ask of the power limits of runs over HTTP: to pin one, to release it, and how that stands.
+
+Each request needs a token, but for those of this machine that only read.
+
+GET  /v1/jobs/{user}/{job}/runs/{run}/pin
+POST /v1/jobs/{user}/{job}/runs/{run}/pin            {"power_limit_w": 205, "until_s": 1794000000, "why": "…"}
+POST /v1/jobs/{user}/{job}/runs/{run}/pin/preview    {"power_limit_w": 205, "until_s": 1794000000}
+POST /v1/jobs/{user}/{job}/runs/{run}/release        {"why": "…"}
+"""
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from controller.http.orders import PATH, Authenticate, for_readers, key_of, read_body
+from controller.ports import Pins
+from publishers.messages.codec import TimeS
+from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
+
+PinnedW = Annotated[float, Meta(gt=0, le=1e6)]
+
+
+class PinPreviewRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a question what a pin would do: at which limit [W], and until when [Unix s]."""
+
+    power_limit_w: PinnedW
+    until_s: TimeS
+
+
+class PinRequest(PinPreviewRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request to pin: at which limit [W], until when [Unix s, seven days ahead at most], and why."""
+
+    why: Annotated[str, Meta(min_length=1, max_length=120)]
+
+
+class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request to release."""
+
+    why: Annotated[str, Meta(max_length=120)] = ""
+
+
+def pin_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
+    """Return the routes by which people pin and release limits."""
+    limit = ConcurrencyLimit(n_at_once=4, n_waiting=16)
+
+    async def show(request: web.Request, _client: str) -> web.Response:
+        return json_response(pins.state_of(key_of(request)))
+
+    async def preview(request: web.Request, _client: str) -> web.Response:
+        key, body = key_of(request), await read_body(request, PinPreviewRequest)
+        return json_response(pins.preview(key, power_limit_w=body.power_limit_w, until_s=body.until_s))
+
+    async def pin(request: web.Request, client: str) -> web.Response:
+        key, body = key_of(request), await read_body(request, PinRequest)
+        state = pins.pin(key, power_limit_w=body.power_limit_w, until_s=body.until_s, why=body.why, by=client)
+        return json_response(state, status=HTTPStatus.ACCEPTED)
+
+    async def release(request: web.Request, client: str) -> web.Response:
+        key, body = key_of(request), await read_body(request, ReleaseRequest)
+        return json_response(pins.release(key, why=body.why, by=client))
+
+    routes = (
+        Route(name="showPin", path=f"{PATH}/pin", handle=show, authenticate=for_readers(authenticate)),
+        Route(name="pin", method="POST", path=f"{PATH}/pin", handle=pin, authenticate=authenticate),
+        Route(name="previewPin", method="POST", path=f"{PATH}/pin/preview", handle=preview, authenticate=authenticate),
+        Route(name="release", method="POST", path=f"{PATH}/release", handle=release, authenticate=authenticate),
+    )
+    return [replace(route, limit=limit) for route in routes]

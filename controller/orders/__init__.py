@@ -1,0 +1,1 @@
+"""What people order of the runs of this node: pauses, and pinned limits."""

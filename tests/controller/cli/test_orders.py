@@ -1,0 +1,84 @@
+"""Limits and times on the command line: as people write them, in the zone of the machine; anything else is refused."""
+
+import argparse
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.cli.main import main
+from controller.cli.orders.values import power_w, time_s
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW_S = datetime(2026, 3, 28, 17, 0, tzinfo=UTC).timestamp()
+"""18:00 in Berlin, the evening before the clocks go forward."""
+
+
+def moment_s(text: str) -> float:
+    """Return the time of a date in UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "utc"),
+    [
+        ("18:30", "2026-03-28T17:30"),
+        ("18:00", "2026-03-29T16:00"),
+        ("6:05", "2026-03-29T04:05"),
+        ("+2h", "2026-03-28T19:00"),
+        ("+1d2h30m", "2026-03-29T19:30"),
+        ("+45min", "2026-03-28T17:45"),
+        ("2026-03-29T18:00", "2026-03-29T16:00"),
+        ("2026-03-29 18:00", "2026-03-29T16:00"),
+        ("2026-03-29T18:00Z", "2026-03-29T18:00"),
+        ("2026-03-29T18:00:00-05:00", "2026-03-29T23:00"),
+    ],
+)
+def test_a_time_is_understood_in_the_zone_of_the_machine(text: str, utc: str) -> None:
+    assert time_s(text, now_s=NOW_S, zone=BERLIN) == moment_s(utc)
+
+
+@pytest.mark.parametrize("text", ["", "+", "2h", "24:00", "18:60", "tomorrow", "+99999999999d", "for ever"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        time_s(text, now_s=NOW_S, zone=BERLIN)
+
+
+@given(hour=st.integers(0, 23), minute=st.integers(0, 59), now_s=st.floats(0, 4e9))
+def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now_s: float) -> None:
+    until_s = time_s(f"{hour}:{minute:02}", now_s=now_s, zone=UTC)
+    assert 0 < until_s - now_s <= 86_400
+    assert datetime.fromtimestamp(until_s, UTC).strftime("%-H:%M:%S") == f"{hour}:{minute:02}:00"
+
+
+@pytest.mark.parametrize(("text", "watts"), [("205W", 205.0), ("205", 205.0), ("205.5 W", 205.5), ("0.2kW", 200.0)])
+def test_a_power_is_in_watts_or_kilowatts(text: str, watts: float) -> None:
+    assert power_w(text) == watts
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5W", "205mW", "nan", "inf", "1e400", "W"])
+def test_what_is_no_power_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a power above 0"):
+        power_w(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--until", "+2h", "--why", "x"], "required: --limit"),
+        (["--limit", "205W", "--why", "x"], "required: --until"),
+        (["--limit", "205W", "--until", "+2h"], "required: --why"),
+        (["--limit", "205mW", "--until", "+2h", "--why", "x"], "'205mW': must be a power above 0"),
+    ],
+)
+def test_a_pin_needs_limit_time_and_reason(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["pin", "--job", "resnet50", *arguments])
+    assert (caught.value.code, said in capsys.readouterr().err) == (2, True)
+
+
+def test_a_time_that_cannot_be_read_is_the_arguments_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["pin", "--job", "resnet50", "--limit", "205W", "--until", "soon", "--why", "x"])
+    assert (code, "--until 'soon': must be 18:00, +2h30m, or" in capsys.readouterr().err) == (2, True)

@@ -1,0 +1,220 @@
+"""Orders over the bus: obeyed once, answered when read back, refused with a reason; what is hostile ends nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.config import load_config
+from controller.errors import ConfigError
+from controller.orders.bus_orders import MAX_AGE_S, ORDERS_PER_MIN, BusOrders
+from controller.ports import Hold
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import Order, OrderResult
+from publishers.messages.topics import RunKey
+from tests.controller.messages import rank_status
+from tests.controller.orders.test_pins import PinBench
+from tests.controller.runs.router_bench import NODE, TOPICS, limit_state
+from tests.fakes import KEY
+
+SET = TOPICS.run(KEY, "set")
+
+
+class OrderBench(PinBench):
+    """A router, its pins, and what hears orders."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir)
+        self.orders = BusOrders(
+            self.pins,
+            node=NODE,
+            bus=self.bus,
+            topics=TOPICS,
+            clock=self.clock,
+            invalid_messages=self.router.invalid_messages,
+        )
+
+    @asynccontextmanager
+    async def hearing(self, **status: Any) -> AsyncIterator[None]:  # noqa: ANN401 — the record checks them
+        """Let a run train, and hear orders about it."""
+        async with self.training(**status), asyncio.TaskGroup() as tasks:
+            hearing = tasks.create_task(self.orders.run())
+            await asyncio.sleep(0)
+            yield
+            hearing.cancel()
+
+    def order(self, *, run: RunKey = KEY, age_s: float = 0.0, for_s: float = 3_600.0, **changes: Any) -> None:  # noqa: ANN401 — hostile ones, too
+        now_s = self.clock.now_s()
+        fields: dict[str, Any] = {"time_s": now_s - age_s, "action": "pin", "correlation": "o-1", "by": "ada"}
+        fields |= {"why": "the room is hot", "power_limit_w": 205.0, "until_s": now_s + for_s} | changes
+        known = {name: value for name, value in fields.items() if value is not None}
+        self.bus.publish(TOPICS.run(run, "set"), json.dumps(known).encode(), qos=1)
+
+    def results(self) -> list[OrderResult]:
+        return [decode(payload, OrderResult) for payload in self.bus.payloads(TOPICS.run(KEY, "set/result"))]
+
+    def reasons(self) -> list[tuple[str, str]]:
+        return [(result.state, result.reason) for result in self.results()]
+
+
+async def test_a_pin_is_answered_once_every_gpu_has_been_read_back(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order()
+        await bench.train(3)
+        assert bench.limiters[0].targets[-1].power_limit_w == 205.0
+        assert bench.results() == [], "it is not read back yet"
+        bench.write()
+        await bench.train(2)
+        (result,) = bench.results()
+        assert (result.state, result.reason, result.correlation, result.node) == ("done", "pinned", "o-1", NODE)
+        assert (result.enforced_power_limit_w, result.detail) == (205.0, "205 W read back from 1 GPU")
+        assert bench.state().by == "ada over the bus"
+        bench.order(action="release", correlation="o-2")
+        assert bench.reasons()[1:] == [("done", "released")]
+        assert bench.state().state == "none"
+
+
+async def test_an_order_that_comes_twice_is_obeyed_once_and_answered_again(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order()
+        bench.order()
+        await bench.train(1)
+        bench.write()
+        await bench.train(2)
+        bench.pins.release(KEY, why="", by="bob")
+        bench.order()
+        assert bench.reasons() == 2 * [("done", "pinned")]
+        assert bench.state().state == "none"
+
+
+async def test_a_pin_that_is_replaced_or_cannot_be_set_has_failed(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order()
+        bench.order(correlation="o-2", power_limit_w=180.0)
+        assert bench.reasons() == [("failed", "replaced")]
+        bench.limiters[0].state = replace(limit_state(Hold.SUSPECT), reason="gpu_suspect", detail="no answer")
+        await bench.train(2)
+        assert [(each.correlation, each.reason) for each in bench.results()[1:]] == [("o-2", "not_in_force")]
+        assert bench.results()[-1].detail == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"age_s": MAX_AGE_S + 1}, "stale"),
+        ({"age_s": -MAX_AGE_S - 1}, "stale"),
+        ({"for_s": -10.0}, "bad_time"),
+        ({"for_s": 8 * 86_400.0}, "bad_time"),
+        ({"power_limit_w": 0.0}, "bad_limit"),
+        ({"power_limit_w": None}, "bad_order"),
+        ({"until_s": None}, "bad_order"),
+        ({"why": ""}, "bad_why"),
+        ({"why": "two\nlines"}, "bad_why"),
+    ],
+)
+async def test_what_is_not_obeyed_is_refused_with_its_reason(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order(**changes)
+        assert bench.reasons() == [("refused", reason)]
+        assert bench.state().state == "none"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"action": "stop"},
+        {"power_limit_w": "205"},
+        {"power_limit_w": -5.0},
+        {"power_limit_w": float("nan")},
+        {"until_s": float("inf")},
+        {"until_s": 1e300},
+        {"time_s": "now"},
+        {"correlation": "a/b"},
+        {"correlation": 65 * "x"},
+        {"by": 65 * "x"},
+        {"by": None},
+        {"why": 121 * "x"},
+        {"why": ["x"]},
+    ],
+)
+async def test_what_is_no_order_is_counted_and_dropped(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order(**changes)
+        assert (bench.results(), bench.n_bad, bench.state().state) == ([], 1, "none")
+
+
+@given(payload=st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps({text: text}).encode()))
+def test_no_payload_raises(payload: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    async def publish() -> None:
+        bench = OrderBench(tmp_path_factory.getbasetemp() / "any")
+        bench.pins.runs = {KEY: _Led()}  # type: ignore[dict-item]  # no more is asked of it
+        bench.orders._on_order(SET, payload)
+        bench.orders._on_retained(SET, payload)
+        assert bench.results() == []
+
+    asyncio.run(publish())
+
+
+class _Led:
+    is_led_here, ended = True, None
+
+
+async def test_a_flood_is_dropped_and_an_order_a_minute_later_is_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        for n in range(1_000):
+            bench.order(correlation=f"o-{n}", why="")
+        assert len(bench.results()) == ORDERS_PER_MIN
+        assert bench.n_bad == 1_000 - ORDERS_PER_MIN
+        assert caplog.text.count("more than 10 orders a minute for one run") == 1
+        await bench.train(61)
+        bench.order(correlation="late", why="")
+        assert bench.results()[-1].correlation == "late"
+
+
+async def test_a_retained_order_is_refused_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = OrderBench(tmp_path)
+    now_s = bench.clock.now_s()
+    order = Order(
+        time_s=now_s, action="pin", correlation="o-1", by="ada", why="x", power_limit_w=205.0, until_s=now_s + 60
+    )
+    bench.bus.retained[SET] = encode(order)
+    async with bench.hearing():
+        assert bench.reasons() == [("refused", "retained")]
+        assert bench.state().state == "none"
+    assert "a retained order is not obeyed" in caplog.text
+
+
+async def test_orders_about_other_nodes_runs_are_left_to_them(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order(run=RunKey("ada", "bert", "r9"))
+        bench.say_elsewhere()
+        bench.say("status", rank_status(run="run-2", world_size=2, pid=9), run="run-2", rank=1)
+        await asyncio.sleep(5)
+        bench.order(run=RunKey(KEY.user, KEY.job, "run-2"))
+        assert [message for message in bench.bus.sent if message.topic.endswith("/set/result")] == []
+        assert bench.n_bad == 0
+
+
+def test_orders_need_a_broker_that_knows_its_users() -> None:
+    with pytest.raises(ConfigError, match=r"bus\.username = \"\": must be set, because orders.over_bus is"):
+        load_config(None, ["orders.over_bus=true"])
+    assert load_config(None, ["orders.over_bus=true", "bus.username=n1"]).orders.over_bus
+    assert not load_config(None, []).orders.over_bus

@@ -1,0 +1,325 @@
+"""The power limits that people pin: set, replaced, ended and kept over a restart; what cannot be is refused."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.errors import PinRefusedError
+from controller.orders.pins import ABSENT_S, FILE, MAX_PIN_S, READ_BACK_S, RunPins, content_of, sentence_of
+from controller.ports import Hold, Pin, PinPreview, PinState
+from publishers.messages.topics import RunKey
+from tests.controller.messages import iterations, rank_status
+from tests.controller.runs.router_bench import RouterBench, limit_state
+from tests.fakes import KEY, MIDNIGHT_S
+
+WHY = "the room is hot"
+
+
+class PinBench(RouterBench):
+    """A router, and the pins of its runs."""
+
+    def __init__(self, state_dir: Path, *uuids: str) -> None:
+        super().__init__(state_dir, *uuids)
+        self.pins = RunPins(state_dir, clock=self.clock)
+        self.pins.runs = self.router.runs
+        self.router._pins = self.pins
+        for limiter in self.limiters:
+            limiter.state = limit_state()
+
+    @asynccontextmanager
+    async def training(self, **status: Any) -> AsyncIterator[None]:  # noqa: ANN401 — the record checks them
+        """Let a run train."""
+        async with self.working(), asyncio.TaskGroup() as tasks:
+            with self.pins:
+                pinning = tasks.create_task(self.pins.run())
+                await self.say_and_settle("status", rank_status(**status))
+                await self.train(3)
+                yield
+                pinning.cancel()
+
+    async def train(self, n_s: int) -> None:
+        """Do two iterations a second."""
+        for _ in range(n_s):
+            await asyncio.sleep(1)
+            end_s = self.clock.monotonic_ns() / 1e9
+            number = int(end_s)  # it goes on counting under the next controller
+            self.say("iterations", iterations(end_s - 1, [end_s - 0.501, end_s - 0.001], seq=number, first=2 * number))
+
+    def pin(self, power_limit_w: float = 205.0, *, for_s: float = 3_600.0, why: str = WHY, by: str = "ada") -> PinState:
+        until_s = self.clock.now_s() + for_s
+        return self.pins.pin(KEY, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by)
+
+    def write(self) -> None:
+        """Let each GPU have what was asked of it last."""
+        for limiter in self.limiters:
+            limit_w = limiter.targets[-1].power_limit_w
+            since_ns = self.clock.monotonic_ns()
+            limiter.state = limit_state(Hold.HELD, limit_w=limit_w, since_ns=since_ns)
+
+    def state(self) -> PinState:
+        return self.pins.state_of(KEY)
+
+
+async def test_a_pin_is_asked_for_until_every_gpu_has_been_read_back(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path, "GPU-0", "GPU-1")
+    async with bench.training(gpus=["GPU-0", "GPU-1"]):
+        assert bench.state() == PinState(state="none")
+        asked = bench.pin()
+        assert (asked.state, asked.power_limit_w, asked.n_gpus, asked.by) == ("asked", 205.0, 2, "ada")
+        await bench.train(1)
+        assert [limiter.targets[-1].power_limit_w for limiter in bench.limiters] == [205.0, 205.0]
+        assert bench.limiters[0].targets[-1].reason == "pinned"
+        assert bench.state().state == "asked", "it is requested, and not read back"
+        first = bench.limiters[0]
+        first.state = limit_state(Hold.HELD, limit_w=205.0, since_ns=bench.clock.monotonic_ns())
+        assert bench.state().state == "asked", "one of two"
+        bench.write()
+        done = bench.state()
+        assert (done.state, done.applied_power_limit_w, done.enforced_power_limit_w) == ("done", 205.0, 205.0)
+        assert done.until_s == pytest.approx(bench.clock.now_s() + 3_599, abs=1)
+
+
+@pytest.mark.parametrize(("asked_w", "applied_w"), [(10.0, 100.0), (500.0, 280.0)])
+async def test_it_is_clamped_to_what_the_gpus_may_have(tmp_path: Path, asked_w: float, applied_w: float) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin(asked_w)
+        await bench.train(1)
+        assert bench.limiters[0].targets[-1].power_limit_w == applied_w
+        assert bench.state().applied_power_limit_w == applied_w
+
+
+async def test_no_pin_is_above_the_prior_limit_whatever_the_operators_ceiling_is(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    bench.limiters[0].state = replace(limit_state(), ceiling_power_limit_w=300.0)
+    async with bench.training():
+        bench.pin(295.0)
+        await bench.train(1)
+        assert bench.limiters[0].targets[-1].power_limit_w == 280.0
+
+
+async def test_the_last_writer_wins_and_both_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin()
+        await bench.train(1)
+        bench.write()
+        assert bench.state().state == "done"
+        later = bench.pin(240.0, by="bob", why="it is night")
+        assert (later.state, later.by, later.power_limit_w) == ("asked", "bob", 240.0), "the former one is read back"
+        await bench.train(1)
+        assert bench.limiters[0].targets[-1].power_limit_w == 240.0
+    assert "pinned to 240 W by bob" in caplog.text
+    assert "it replaces: pinned to 205 W by ada" in caplog.text
+
+
+async def test_it_ends_by_itself_and_the_plan_decides_again(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin(for_s=20.0)
+        await bench.train(10)
+        assert bench.limiters[0].targets[-1].reason == "pinned"
+        await bench.train(15)
+        assert bench.state() == PinState(state="none", ended_because="its time is over")
+        assert bench.limiters[0].targets[-1].reason != "pinned"
+
+
+async def test_a_release_ends_it_and_says_who_has_done_so(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin()
+        await bench.train(1)
+        state = bench.pins.release(KEY, why="the room is cool", by="bob")
+        assert state == PinState(state="none", ended_because="bob ends it: the room is cool")
+        await bench.train(1)
+        assert bench.limiters[0].targets[-1].reason != "pinned"
+        assert bench.pins.release(KEY, why="", by="bob").state == "none", "there is none: nothing happens"
+
+
+async def test_it_ends_with_its_run_and_the_next_run_of_that_name_has_none(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin()
+        await bench.train(1)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(0)
+        assert bench.pins.pin_of(KEY) is None
+        with pytest.raises(PinRefusedError, match="no such run trains"):
+            bench.state()
+        bench.say("status", rank_status(pid=4_711, started_at_s=MIDNIGHT_S + 100))
+        await asyncio.sleep(10)
+        assert bench.state() == PinState(state="none", ended_because="the run has ended")
+
+
+async def test_it_goes_on_after_a_restart_until_its_time(tmp_path: Path) -> None:
+    before = PinBench(tmp_path)
+    async with before.training():
+        before.pin(for_s=100.0)
+    after = PinBench(tmp_path)
+    async with after.training():
+        assert after.limiters[0].targets[0].reason == "pinned", "from its first limit on"
+        assert (after.state().by, after.state().why) == ("ada", WHY)
+        await after.train(100)
+        assert after.state().state == "none"
+    assert not (tmp_path / FILE).exists()
+
+
+async def test_a_pin_whose_run_does_not_come_back_ends(tmp_path: Path) -> None:
+    before = PinBench(tmp_path)
+    async with before.training():
+        before.pin(for_s=10 * ABSENT_S)
+    after = PinBench(tmp_path)
+    async with after.working(), asyncio.TaskGroup() as tasks:
+        with after.pins:
+            pinning = tasks.create_task(after.pins.run())
+            await asyncio.sleep(ABSENT_S - 10)
+            assert after.pins.pin_of(KEY) is not None
+            await asyncio.sleep(20)
+            assert after.pins.pin_of(KEY) is None
+            pinning.cancel()
+
+
+def file_of(**changes: Any) -> bytes:  # noqa: ANN401 — the record checks them
+    fields: dict[str, Any] = {
+        "power_limit_w": 205.0,
+        "set_at_s": MIDNIGHT_S,
+        "until_s": MIDNIGHT_S + 3_600,
+        "why": WHY,
+        "by": "ada",
+    }
+    return content_of({KEY: Pin(**fields | changes)})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff{}",
+        b"[" * 100_000,
+        file_of()[:-20],
+        file_of().replace(b"205.0", b"280.0"),
+        file_of().replace(b'"version":1', b'"version":2'),
+        file_of(power_limit_w=-1.0),
+        file_of(until_s=1e15),
+    ],
+)
+async def test_a_damaged_file_is_told_and_pins_nothing(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    bench = PinBench(tmp_path)
+    with bench.pins:
+        assert bench.pins.pin_of(KEY) is None
+    assert "ignoring unreadable pins; no limit is pinned" in caplog.text
+
+
+async def test_a_file_that_is_whole_pins(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(file_of())
+    bench = PinBench(tmp_path)
+    with bench.pins:
+        assert bench.pins.pin_of(KEY) is not None
+
+
+async def test_a_clock_that_is_set_back_makes_no_pin_longer_and_one_set_ahead_ends_it(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin(for_s=60.0)
+        now_s = bench.clock.now_s
+        bench.clock.now_s = lambda: now_s() - 86_400.0  # type: ignore[method-assign]
+        await bench.train(30)
+        assert bench.pins.pin_of(KEY) is not None
+        await bench.train(40)
+        assert bench.pins.pin_of(KEY) is None
+        bench.pin(for_s=60.0)
+        bench.clock.now_s = lambda: now_s() + 100.0  # type: ignore[method-assign]
+        assert bench.pins.pin_of(KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"for_s": 0.0}, "bad_time"),
+        ({"for_s": -1.0}, "bad_time"),
+        ({"for_s": MAX_PIN_S + 60.0}, "bad_time"),
+        ({"for_s": float("nan")}, "bad_time"),
+        ({"for_s": float("inf")}, "bad_time"),
+        ({"power_limit_w": 0.0}, "bad_limit"),
+        ({"power_limit_w": float("nan")}, "bad_limit"),
+        ({"power_limit_w": 1e9}, "bad_limit"),
+        ({"why": "  "}, "bad_why"),
+        ({"why": 121 * "x"}, "bad_why"),
+        ({"why": "two\nlines"}, "bad_why"),
+    ],
+)
+async def test_what_is_wrong_in_itself_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        with pytest.raises(PinRefusedError) as refusal:
+            bench.pin(**changes)
+        assert refusal.value.reason == reason
+        assert bench.state().state == "none"
+
+
+async def test_a_run_that_is_not_here_or_holds_no_gpu_is_refused(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        await bench.say_and_settle("status", rank_status(run="run-2", pid=77), run="run-2")
+        for run, reason in (("run-9", "unknown_run"), ("run-2", "claim_unproven")):
+            key = RunKey(KEY.user, KEY.job, run)
+            with pytest.raises(PinRefusedError) as refusal:
+                bench.pins.pin(key, power_limit_w=205.0, until_s=bench.clock.now_s() + 60, why=WHY, by="ada")
+            assert refusal.value.reason == reason
+
+
+@pytest.mark.parametrize("hold", [Hold.OBSERVING, Hold.SUSPECT, Hold.YIELDED])
+async def test_a_gpu_that_is_not_ours_is_refused_with_its_reason(tmp_path: Path, hold: Hold) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.limiters[0].state = replace(limit_state(hold), reason="no_permission", detail="it may not be set")
+        with pytest.raises(PinRefusedError, match="it may not be set") as refusal:
+            bench.pin()
+        assert refusal.value.reason == "no_permission"
+
+
+async def test_a_pin_fails_where_a_gpu_is_lost_or_nothing_is_read_back_in_time(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin()
+        await bench.train(round(READ_BACK_S) - 5)
+        assert bench.state().state == "asked"
+        await bench.train(10)
+        assert bench.state().state == "failed"
+        bench.write()
+        assert bench.state().state == "done", "late is not never"
+        bench.limiters[0].state = replace(limit_state(Hold.SUSPECT), reason="gpu_suspect", detail="no answer")
+        state = bench.state()
+        assert (state.state, state.detail, state.enforced_power_limit_w) == ("failed", "no answer", None)
+
+
+async def test_a_preview_changes_nothing_and_says_what_is_known(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        seen = bench.pins.preview(KEY, power_limit_w=500.0, until_s=bench.clock.now_s() + 60)
+        assert (seen.power_limit_w, seen.n_gpus, seen.speed_ratio) == (280.0, 1, None)
+        assert seen.sentence.endswith("is not known yet")
+        assert bench.state().state == "none"
+        with pytest.raises(PinRefusedError, match="has passed"):
+            bench.pins.preview(KEY, power_limit_w=205.0, until_s=bench.clock.now_s() - 60)
+
+
+def test_the_sentence_says_by_how_much_the_budget_is_missed() -> None:
+    seen = PinPreview(power_limit_w=205.0, n_gpus=1, speed_ratio=0.947, power_w=181.4, max_slowdown_ratio=1.05)
+    assert sentence_of(seen).endswith("draws 181 W; what that does to its time budget is not known yet")
+    over = replace(seen, slowdown_ratio=1.062, slowdown_ci90_ratio=0.002)
+    assert sentence_of(over).endswith(
+        "it will have been slower by between 6.0 and 6.4 %, over its budget of 5.0 % by 1.2 points"
+    )
+    within = replace(seen, slowdown_ratio=1.04, slowdown_ci90_ratio=0.002)
+    assert sentence_of(within).endswith("slower by between 3.8 and 4.2 %; its budget is 5.0 %")

@@ -1,0 +1,112 @@
+"""A run whose limit a person has pinned: the GPUs keep it, the record says so, and the plan goes on afterwards."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from controller.orders.pins import FILE, content_of
+from controller.ports import Pin
+from tests.fakes import KEY, MIDNIGHT_S, FakeGpu
+from tests.scenarios.multi_node_site import MultiNodeSite
+from tests.scenarios.site import FINE, HOUR_S, PRIOR_W, Site, Training, prior_gpu
+
+PIN_W = 160.0
+UNTIL_S = MIDNIGHT_S + 1.5 * HOUR_S
+
+
+def pin(state_dir: Path, power_limit_w: float = PIN_W, *, until_s: float = UNTIL_S) -> None:
+    """Leave a pin as a former controller does that was stopped while it was in force."""
+    one = Pin(power_limit_w=power_limit_w, set_at_s=MIDNIGHT_S, until_s=until_s, why="the room is hot", by="ada")
+    state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / FILE).write_bytes(content_of({KEY: one}))
+
+
+def limits_between_w(gpu: FakeGpu, begin_s: float, end_s: float) -> set[float]:
+    """Return the limits that were written in a time [Unix s]."""
+    return {limit_w for time_s, limit_w in gpu.history if begin_s <= time_s < end_s}
+
+
+async def test_a_pinned_run_keeps_its_limit_and_its_plan_goes_on_after_it(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], FINE)
+    async with site.controlled():
+        training = Training(site)
+        await training.train(HOUR_S)
+    assert gpu.requested_power_limit_w == PRIOR_W
+    pin(tmp_path)
+    site = Site(tmp_path, [gpu], FINE)
+    training.moves_to(site)
+    async with site.controlled():
+        began_s = site.clock.now_s()
+        await training.train(UNTIL_S - began_s - 10)
+        assert limits_between_w(gpu, began_s, site.clock.now_s()) == {PIN_W}, "no look and no plan leaves it"
+        change, energy = site.limits(gpu)[-1], site.energies()[-1]
+        assert (change.reason, change.power_limit_w) == ("pinned", PIN_W)
+        assert change.detail == "pinned to 160 W by ada until 2023-11-15 01:30 UTC: the room is hot"
+        assert (energy.reason, energy.pinned_by, energy.pinned_why) == ("pinned", "ada", "the room is hot")
+        assert energy.pinned_until_s == UNTIL_S
+        assert site.schedules()[-1] is None, "what the plan expects is not what will be"
+        await training.train(HOUR_S)
+        assert PIN_W not in limits_between_w(gpu, UNTIL_S + 20, site.clock.now_s())
+        assert site.limits(gpu)[-1].reason not in {"pinned", "profiling"}, "its curve is not measured again"
+        assert site.schedules()[-1] is not None
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    assert final.pinned_s == pytest.approx(UNTIL_S - began_s, abs=30)
+    assert (final.final, final.pinned_by, final.pinned_until_s) == (True, None, None)
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
+async def test_a_silent_pinned_run_loses_its_hold_with_its_lease(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    pin(tmp_path)
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        training = Training(site)
+        await training.train(600)
+        assert gpu.requested_power_limit_w == PIN_W
+        await asyncio.sleep(2 * site.config.job.lease_s)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        assert site.limits(gpu)[-1].reason == "lease_ended"
+
+
+async def test_an_idle_run_and_a_run_that_is_not_proven_get_no_pinned_limit(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    pin(tmp_path)
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        training = Training(site)
+        training.registers = False
+        await training.train(300)
+        assert gpu.history == [], "the driver does not list it: a pin gives no board to a run"
+        training.registers = True
+        await training.train(300)
+        assert gpu.requested_power_limit_w == PIN_W
+        await training.pause(600)
+        assert (gpu.requested_power_limit_w, site.limits(gpu)[-1].reason) == (PRIOR_W, "idle")
+
+
+async def test_where_limits_are_only_observed_a_pin_writes_nothing(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    pin(tmp_path)
+    site = Site(tmp_path, [gpu], "plan.observe=true")
+    async with site.controlled():
+        await Training(site).train(600)
+    assert gpu.history == []
+
+
+async def test_a_pin_on_the_node_of_rank_0_reaches_the_gpus_of_the_other_node(tmp_path: Path) -> None:
+    site = MultiNodeSite(tmp_path, prior_b_w=150.0)
+    pin(tmp_path / "node-a", until_s=MIDNIGHT_S + 0.5 * HOUR_S)
+    async with site.controlled():
+        await site.train(900)
+        assert (site.gpu_a.requested_power_limit_w, site.gpu_b.requested_power_limit_w) == (PIN_W, 150.0)
+        assert {limit_w for _, limit_w in site.gpu_a.history} == {PIN_W}
+        assert site.gpu_b.history == [], "never above its own prior limit"
+        change = site.a.plans()[-1]
+        assert (change.reason, change.power_limit_w, change.is_steady) == ("pinned", PIN_W, False)
+        assert site.b.parts()[-1].reason == "pinned"
+        await site.train(1_500)
+        assert site.a.plans()[-1].reason != "pinned"
