@@ -153,6 +153,8 @@ async def test_a_long_name_fits_a_phone(tmp_path: Path) -> None:
         await tab.open(f"{url}/")
         edge = "document.querySelector('{}').getBoundingClientRect().right"
         assert await tab.run(f"{edge.format('.gpu .line')} <= {edge.format('.gpus')} + 1")
+        name = "document.querySelector('.gpu .line b')"  # its last letter is the number of the GPU
+        assert await tab.run(f"{name}.scrollWidth <= {name}.clientWidth")
 
 
 async def test_a_stream_that_is_asked_for_again_is_not_called_heard(tmp_path: Path) -> None:
