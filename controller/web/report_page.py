@@ -112,7 +112,7 @@ def render_report(page: ReportPage, *, command: str, fingerprint: str, version: 
 
 def report_sections(page: ReportPage) -> list[Section]:
     """Return what was used and saved in all and over time, then the lines, then how it was counted."""
-    whole = [element("p", escaped(page.headline))]
+    whole = [element("p", escaped(page.headline.replace("CO2e", "CO₂e")))]
     if page.total.measured_runs:
         whole.append(_comparison(page.total))
     if page.days:

@@ -27,8 +27,10 @@ MIN_COMPRESSED: Final = 1_024
 """What has fewer bytes is sent as it is."""
 ZONE_COOKIE: Final = "gridchase-zone"
 """Where a script leaves the time zone of its browser."""
-_ZONE: Final = re.compile(r"[A-Z][A-Za-z0-9_+-]{0,31}(?:/[A-Z][A-Za-z0-9_+-]{0,31}){0,2}")
-"""A name in the database of time zones; its other files, and zones with leap seconds, are lower case."""
+_PART: Final = r"[A-Z][A-Za-z0-9_+-]{0,31}"
+_ZONE: Final = re.compile(rf"(?:^|;) *{ZONE_COOKIE}=({_PART}(?:/{_PART}){{0,2}}) *(?:;|$)")
+"""A name in the database of time zones; its other files, and zones with leap seconds, are lower case. Other cookies of
+this host may be written in ways that parsers refuse."""
 _GZIP: Final = re.compile(r"(?:^|[\s,])gzip(?!\s*;\s*q\s*=\s*0(?:\.0*)?\s*(?:,|$))")
 """In a list of what a client takes; with a weight of 0 it is refused."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -36,11 +38,11 @@ _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+x
 
 def zone_of(request: web.Request) -> tzinfo:
     """Return the time zone of the browser, where a script has said one that is known here; else this machine's."""
-    name = request.cookies.get(ZONE_COOKIE, "")
-    if _ZONE.fullmatch(name) is None:
+    said = _ZONE.search(request.headers.get("Cookie", ""))
+    if said is None:
         return MACHINE_ZONE
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(said[1])
     except (LookupError, ValueError, OSError):
         return MACHINE_ZONE
 

@@ -108,6 +108,7 @@ DECISIONS: Final = Table(
     Column("requested_power_limit_w", Double),
     Column("enforced_power_limit_w", Double),
     Column("previous_power_limit_w", Double),
+    Column("speed_ratio", Double),
     sqlite_with_rowid=False,
 )
 

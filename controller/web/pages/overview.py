@@ -77,7 +77,7 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
     running = running_runs(overview.state, now_s)
     parts = [
         *_alerts(overview, views, now_s, zone),
-        _saved_today(overview),
+        _saved_today(overview, n_running=len(running)),
         _power_now(overview.state, views, running),
         _gpus(views),
         _grid_and_plan(overview.state, running, now_s, zone),
@@ -128,13 +128,14 @@ def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinf
             )
 
 
-def _saved_today(overview: Overview) -> Markup:
+def _saved_today(overview: Overview, *, n_running: int) -> Markup:
     sums = overview.sums
     if sums is None:
         text = f"Not known: {overview.sums_fault}" if overview.sums_fault else f"{NOT_KNOWN_YET.capitalize()}."
         content = [element("p", escaped(text), class_="second")]
     else:
-        content = [render_figures(sums.today) if told_saving(sums.today) is not None else _no_saving(sums.today)]
+        is_told = told_saving(sums.today) is not None
+        content = [render_figures(sums.today) if is_told else _no_saving(sums.today, n_running)]
         longer = " · ".join(
             f"{name} {told.saved_text}"
             for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
@@ -145,8 +146,8 @@ def _saved_today(overview: Overview) -> Markup:
     return render_card("Saved today", *content, width="wide", note=note, link=("/history", "History"))
 
 
-def _no_saving(today: Entry) -> Markup:
-    text = "No run has used anything today yet."
+def _no_saving(today: Entry, n_running: int) -> Markup:
+    text = f"{NOT_KNOWN_YET.capitalize()}." if n_running else "No run has used anything today yet."
     if today.runs:
         runs = "1 run" if today.runs == 1 else f"{today.runs} runs"
         text = f"Not known yet: {runs} today, and no evidence yet of what was saved. It takes half an hour of a run."

@@ -74,7 +74,8 @@ def signal_panel(signal: GridSignal, *, since_s: float, until_s: float, now_s: f
         )
     if known:
         xs, ys = zip(*known, strict=True)
-        marks.append(Line(name="measured", xs=xs, ys=ys, colour="grid", is_stepped=True))
+        name = "known" if signal.kind == "price" else "measured"
+        marks.append(Line(name=name, xs=xs, ys=ys, colour="grid", is_stepped=True))
     if expected:
         xs, ys = zip(*((x, value.value) for x, value in expected), strict=True)
         marks.append(Line(name="forecast", xs=xs, ys=ys, colour="grid", dash="dashed"))

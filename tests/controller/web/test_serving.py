@@ -111,3 +111,11 @@ async def test_a_page_has_the_zone_that_the_cookie_of_a_script_names(name: str) 
 async def test_a_cookie_that_names_no_zone_costs_nothing(value: str) -> None:
     assert await zone_by(f"{ZONE_COOKIE}={value}") == "machine"
     assert await zone_by("") == "machine"
+
+
+@pytest.mark.parametrize(
+    "others", ["a/b@(=1; ", "=; ; x; ", "expires=1; path=/; ", f"x{ZONE_COOKIE}=Asia/Tokyo; ", '"; ']
+)
+async def test_other_cookies_however_they_are_written_are_no_zone(others: str) -> None:
+    assert await zone_by(f"{others}{ZONE_COOKIE}=Asia/Kathmandu; b=1") == "Asia/Kathmandu"
+    assert await zone_by(others) == "machine"

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from controller.history.energy_history.reading import decisions, ended_runs, past_run
 from controller.history.energy_history.writing import write_messages
+from publishers.messages.codec import encode
 from publishers.messages.reports import LimitChange
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import TOPICS, limit_message, memory, run_message, run_record
@@ -62,3 +63,26 @@ def test_ended_runs_come_newest_first_and_those_that_go_on_do_not() -> None:
         assert known is not None
         assert msgspec.structs.asdict(known.record)["state"] == "lost"
         assert past_run(connection, RunKey("bob", "resnet50", "r2")) is None
+
+
+def test_a_decision_comes_back_as_it_was_published() -> None:
+    change = LimitChange(
+        time_s=MIDNIGHT_S,
+        node="node-a",
+        gpu_uuid="GPU-0",
+        gpu_index=3,
+        reason="slowdown_signal",
+        detail="numbers",
+        power_limit_w=200.0,
+        requested_power_limit_w=200.0,
+        enforced_power_limit_w=200.0,
+        previous_power_limit_w=280.0,
+        job="bert",
+        signal="267.3 g/kWh (source)",
+        speed_ratio=0.985,
+    )
+    assert all(value is not None for value in msgspec.structs.astuple(change))
+    with memory() as connection:
+        write(connection, (TOPICS.gpu("node-a", "GPU-0", "limit"), encode(change)))
+        (found,) = decisions(connection, before_s=MIDNIGHT_S + 1, n_most=9)
+    assert msgspec.structs.replace(found, gpu_index=3) == change  # which comes with a GPU's energy

@@ -116,3 +116,14 @@ def test_numbers_are_as_people_write_them(value: float, n_decimals: int | None, 
 )
 def test_the_ends_of_an_interval_have_the_digits_of_the_larger(lower: float, upper: float, text: str) -> None:
     assert interval_text(lower, upper) == text
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns", "Australia/Lord_Howe"])
+def test_ticks_are_at_full_hours_of_zones_that_are_parts_of_an_hour_apart(zone: str) -> None:
+    begin = datetime(2026, 4, 4, 12, tzinfo=UTC).timestamp()  # Lord Howe sets its clocks back half an hour on the 5th
+    ticks = time_ticks(begin, begin + 36 * 3_600, ZoneInfo(zone))
+    assert len(ticks) > 4
+    for tick in ticks:
+        local = datetime.fromtimestamp(tick.value, ZoneInfo(zone))
+        assert tick.text == (f"{local:%H:%M}" if local.hour else f"{local:%a}")
+        assert local.minute == 0

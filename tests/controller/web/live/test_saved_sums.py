@@ -77,6 +77,7 @@ async def test_a_day_begins_at_midnight_and_is_as_long_as_its_clocks_say(date: s
         found = sums.at(end_s - 1, MACHINE_ZONE)
         assert found is not None
         assert found.since_s == midnight_s
+        assert sums.at(end_s - 1, ZoneInfo("Europe/Berlin")) is found
         carbon = savings_of(found.today)[0]
         assert carbon.used == pytest.approx(180.0)
         assert carbon.saved == pytest.approx(20.0)

@@ -93,6 +93,13 @@ def test_in_the_first_minutes_of_a_run_nothing_is_known_yet_and_no_number_told()
     assert "CO₂e," not in text
 
 
+def test_before_the_books_know_a_run_that_goes_on_nothing_is_said_of_today() -> None:
+    site, nothing = one_run(), Entry(name="", runs=0, measured_runs=0)
+    text = found(site, Overview(site.state, Sums(NOW_S, NOW_S, nothing, nothing, nothing))).text
+    assert "No run has used anything today yet." not in text
+    assert "Not known yet." in text
+
+
 def test_a_run_with_evidence_that_something_is_missing_says_what() -> None:
     site = one_run()
     energy = site.state.runs[KEY].energy

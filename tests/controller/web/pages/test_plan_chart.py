@@ -112,7 +112,7 @@ def test_unknown_hours_are_gaps_and_estimates_of_the_past_no_measurement() -> No
 def test_prices_of_tomorrow_that_are_no_forecast_are_known() -> None:
     signal = price_signal(NOW_S)
     fixed = [msgspec.structs.replace(value, estimated=False, lower=None, upper=None) for value in signal.values]
-    assert set(panel_marks(msgspec.structs.replace(signal, values=fixed))) == {"measured"}
+    assert set(panel_marks(msgspec.structs.replace(signal, values=fixed))) == {"known"}
 
 
 def test_a_forecast_of_the_provider_has_no_band_and_is_one_all_the_same() -> None:
