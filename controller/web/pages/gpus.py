@@ -74,6 +74,11 @@ class GpuView:
         return _watts(self.power_w), limit
 
 
+def is_heard(spoke_s: float, now_s: float) -> bool:
+    """Return whether what was said at a time still holds [Unix s]: not where the clock was set back since, either."""
+    return abs(now_s - spoke_s) <= SILENT_S
+
+
 def gpu_views(state: SiteState, now_s: float, zone: tzinfo) -> list[GpuView]:
     """Return all GPUs that were heard of, by node and number."""
     described = {GpuKey(name, gpu.uuid): gpu for name, node in state.nodes.items() for gpu in node.status.gpus}
@@ -89,7 +94,7 @@ def _view(
 ) -> GpuView:
     is_online = state.is_online(key.node)
     energy, limit = gpu.energy, gpu.limit
-    is_fresh = is_online and energy is not None and now_s - gpu.spoke_s <= SILENT_S
+    is_fresh = is_online and energy is not None and is_heard(gpu.spoke_s, now_s)
     power_w = energy.power_w if energy is not None and is_fresh else None
     limit_w = limit.power_limit_w if limit is not None else None
     if limit_w is None and energy is not None:

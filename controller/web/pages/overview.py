@@ -15,7 +15,7 @@ from controller.web.live.element_ids import SITE_BAR, SITE_POWER, SITE_POWER_UNI
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState
-from controller.web.pages.gpus import MEASURING, SILENT_S, GpuView, gpu_views, live_values, render_tiles
+from controller.web.pages.gpus import MEASURING, GpuView, gpu_views, is_heard, live_values, render_tiles
 from controller.web.pages.layout import (
     render_bar,
     render_card,
@@ -89,7 +89,7 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
         if run.energy is not None
         and run.energy.state == "running"
         and not run.energy.final
-        and now_s - run.spoke_s <= SILENT_S
+        and is_heard(run.spoke_s, now_s)
     }
 
 

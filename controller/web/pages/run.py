@@ -12,7 +12,7 @@ from controller.runtime.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Points, Rule, TimeAxis
 from controller.web.live.site_state import RunState, SiteState
-from controller.web.pages.gpus import SILENT_S, gpu_views
+from controller.web.pages.gpus import SILENT_S, gpu_views, is_heard
 from controller.web.pages.layout import render_card, render_facts, render_page, render_state, render_time
 from controller.web.pages.log import Asked, log_lines, render_lines
 from controller.web.pages.overview import first_signal, render_done, render_figures
@@ -60,7 +60,7 @@ def run_view(state: SiteState, key: RunKey, past: PastRun | None, now_s: float) 
     if run is None and past is None:
         return None
     record = run.energy if run is not None else None
-    goes_on = run is not None and record is not None and record.state == "running" and now_s - run.spoke_s <= SILENT_S
+    goes_on = run is not None and record is not None and record.state == "running" and is_heard(run.spoke_s, now_s)
     if record is None and past is not None:
         record = past.record
     return RunView(key=key, run=run or RunState(), record=record, past=past, goes_on=goes_on)
