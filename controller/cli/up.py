@@ -38,8 +38,8 @@ BROKER_ENDED: Final = (
 
 PageCommand = Callable[[Config], Sequence[str]]
 """Returns the module of the page beside a controller, and its arguments."""
-PAGE_STOP_TIMEOUT_S: Final = 10.0
-"""For the page to write what waits; then it is killed."""
+PAGE_STOP_TIMEOUT_S: Final = 15.0
+"""For the page, whose viewers may read slowly, to write what waits; then it is killed."""
 
 _LOGGER = logging.getLogger(__name__)
 
