@@ -6,8 +6,8 @@ import sys
 from subprocess import PIPE
 from typing import Final
 
-STOP_TIMEOUT_S: Final = 10.0
-"""For a child to write what waits; then it is killed."""
+STOP_TIMEOUT_S: Final = 15.0
+"""For a child, as a page whose viewers read slowly, to write what waits; then it is killed."""
 
 
 async def start_module(

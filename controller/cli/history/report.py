@@ -19,7 +19,7 @@ from controller.cli.output import Terminal, plain_table, print_json, shown, writ
 from controller.config import load_config
 from controller.errors import ConfigError, ControllerError
 from controller.history.energy_history.history_file import read_history
-from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_report, period_of
+from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_reports, period_of
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import Entry
 from controller.history.energy_history.sentence import saved_text, slower_text, used_text
@@ -101,9 +101,7 @@ def _read(options: argparse.Namespace, queries: Sequence[ReportQuery]) -> list[R
     if faults:
         raise ConfigError(faults)
     try:
-        return read_history(
-            path, lambda connection: [make_report(connection, query, period, now_s) for query in queries]
-        )
+        return read_history(path, lambda connection: make_reports(connection, queries, period, now_s))
     except (DatabaseUnavailableError, DatabaseVersionError) as error:
         raise ControllerError(str(error)) from error
 

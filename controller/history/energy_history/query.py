@@ -1,7 +1,7 @@
 """What may be asked of a history, and the answer: a period, by a time zone, and its lines."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from typing import Annotated, Final, Literal
 
@@ -114,30 +114,46 @@ def make_report(
         now_s: the time [Unix s].
         zone: of the days, and of the times that are told; None: this machine's.
     """
+    return make_reports(connection, [query], period, now_s, zone)[0]
+
+
+def make_reports(
+    connection: Connection,
+    queries: Sequence[ReportQuery],
+    period: Period | None,
+    now_s: float,
+    zone: tzinfo | None = None,
+) -> list[Report]:
+    """Return reports about the same runs, by different lines: what is read is read once."""
     begin_s = min(oldest_s(connection) or now_s, now_s)
     period = period or Period(begin_s, now_s)
-    parts: list[Part] = []
-    if query.by in BY_HARDWARE:
-        rows = BY_HARDWARE[query.by](connection, period)
-        total = sum_of_gpus("total", rows)
-    else:
-        days = dict(_days(Period(max(period.since_s, begin_s), period.until_s), zone)) if query.by == "day" else {}
-        parts, *of_days = run_parts(connection, [period, *days.values()], query.which)
-        total = entry_of("total", parts)
-        groups = _groups(parts, query.by) if query.by != "day" else dict(zip(days, of_days, strict=True))
-        rows = [entry_of(name, group) for name, group in groups.items() if group]
-    return Report(
-        since_s=period.since_s,
-        until_s=period.until_s,
-        by=query.by,
-        headline=headline(
-            total, period, hardware=query.by if query.by in BY_HARDWARE else "", n_rows=len(rows), zone=zone
-        ),
-        combined=HOW_COMBINED,
-        total=total,
-        rows=rows,
-        records=[part.record for part in parts] if query.by == "run" else [],
-    )
+    asked = {query.by for query in queries}
+    days = dict(_days(Period(max(period.since_s, begin_s), period.until_s), zone)) if "day" in asked else {}
+    parts, of_days, total_of_runs = list[Part](), dict[str, list[Part]](), Entry(name="total")
+    if asked - BY_HARDWARE.keys():
+        parts, *of_each = run_parts(connection, [period, *days.values()], queries[0].which)
+        of_days, total_of_runs = dict(zip(days, of_each, strict=True)), entry_of("total", parts)
+
+    def report(by: str) -> Report:
+        is_hardware = by in BY_HARDWARE
+        if is_hardware:
+            rows = BY_HARDWARE[by](connection, period)
+            total = sum_of_gpus("total", rows)
+        else:
+            groups = of_days if by == "day" else _groups(parts, by)
+            rows, total = [entry_of(name, group) for name, group in groups.items() if group], total_of_runs
+        return Report(
+            since_s=period.since_s,
+            until_s=period.until_s,
+            by=by,
+            headline=headline(total, period, hardware=by if is_hardware else "", n_rows=len(rows), zone=zone),
+            combined=HOW_COMBINED,
+            total=total,
+            rows=rows,
+            records=[part.record for part in parts] if by == "run" else [],
+        )
+
+    return [report(query.by) for query in queries]
 
 
 def _groups(parts: list[Part], by: str) -> dict[str, list[Part]]:

@@ -16,10 +16,11 @@ from controller.history.energy_history.growth import (
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus, with_evidence
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
 from policies.vocabulary.units import DAY_S
-from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
 
+_RECORDS: Final = msgspec.json.Decoder(RunEnergy)
+"""They were checked when they were written; a month may have tens of thousands."""
 MAX_TOGETHER: Final = 4_096
 """Changes of limits of one moment, as when a site starts."""
 
@@ -87,8 +88,8 @@ def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:
     cannot be read, as of a newer version, knows nothing: its amounts are counted.
     """
     try:
-        record = with_evidence(decode(text.encode(), RunEnergy))
-    except DecodeError:
+        record = with_evidence(_RECORDS.decode(text))
+    except (msgspec.MsgspecError, RecursionError):
         record = RunEnergy(
             run=run, state="silent", gpu_model="", n_gpus=0, iterations=0, epochs=0, duration_s=0.0, energy_j=0.0
         )

@@ -85,8 +85,8 @@ class Speaker:
             self.period_s = min((new.time_s or 0.0) - (known.time_s or 0.0), MAX_PERIOD_S)
 
     def is_heard(self, now_s: float) -> bool:
-        """Return whether what it said last still holds."""
-        return now_s - self.spoke_s <= max(SILENT_S, SILENT_PERIODS * self.period_s)
+        """Return whether what it said last still holds: not where the clock was set back since, either."""
+        return abs(now_s - self.spoke_s) <= max(SILENT_S, SILENT_PERIODS * self.period_s)
 
 
 @dataclass(kw_only=True)
@@ -252,8 +252,11 @@ class SiteState:
         ended = [key for key, run in self.runs.items() if now_s - _run_said_s(run) > ENDED_S]
         self._n_parts -= sum(len(self.runs[key].parts) for key in ended)
         self._drop(self.runs, ended)
-        offline = {name for name in self.nodes if not self.is_online(name)}
-        self._drop(self.nodes, [name for name in offline if now_s - _node_said_s(self.nodes[name]) > GONE_S])
+        said_s = {name: _node_said_s(node) for name, node in self.nodes.items()}
+        for key, gpu in self.gpus.items():  # a last will is as old as its connection, which may have lasted for weeks
+            said_s[key.node] = max(said_s.get(key.node, 0.0), _gpu_said_s(gpu))
+        gone = [name for name in self.nodes if not self.is_online(name) and now_s - said_s[name] > GONE_S]
+        self._drop(self.nodes, gone)
         silent = [key for key, gpu in self.gpus.items() if now_s - _gpu_said_s(gpu) > GONE_S]
         self._drop(self.gpus, [key for key in silent if not self.is_online(key.node)])
         self._drop(self.grid, [key for key, signal in self.grid.items() if now_s - (signal.time_s or 0.0) > GONE_S])

@@ -14,7 +14,7 @@ from controller.history.energy_history.query import (
     AskedTime,
     Report,
     ReportQuery,
-    make_report,
+    make_reports,
     period_of,
 )
 from controller.history.energy_history.reading import oldest_s
@@ -62,11 +62,10 @@ def read_month(
     period = period_of(asked, now_s, faults, zone)
     if faults or period is None:
         return None
-    reports: dict[str, Report] = {}
-    for by in (query.by, "day", "gpu"):
-        if by not in reports:
-            reports[by] = make_report(connection, ReportQuery(by=by, month=month), period, now_s, zone)
-    return History(month, oldest_s(connection) or now_s, *(reports[by] for by in (query.by, "day", "gpu")))
+    found, days, gpus = make_reports(
+        connection, [asked, replace(asked, by="day"), replace(asked, by="gpu")], period, now_s, zone
+    )
+    return History(month, oldest_s(connection) or now_s, found, days, gpus)
 
 
 def render_history(history: History, *, now_s: float, zone: tzinfo) -> str:

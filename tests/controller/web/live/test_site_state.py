@@ -17,6 +17,7 @@ from controller.web.live.site_state import (
     Shown,
     SiteState,
 )
+from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import (
     GpuDescription,
     GpuEnergy,
@@ -224,6 +225,19 @@ def test_a_node_is_missed_for_a_week_and_one_that_is_online_never_forgotten() ->
     assert set(site.state.nodes) == {"node-a"}
     site.state.forget(MIDNIGHT_S + GONE_S + 1)
     assert (site.state.gpus, site.state.nodes) == ({}, {})
+
+
+def test_a_node_whose_last_will_is_a_month_old_is_missed_since_its_gpus_were_heard() -> None:
+    site, end_s = Site(), MIDNIGHT_S + 30 * DAY_S
+    site.say_all()
+    site.say(TOPICS.gpu(*GPU, "energy"), GpuEnergy(time_s=end_s, power_w=90.0), end_s)
+    will = NodeStatus(state="offline", version="1", time_s=MIDNIGHT_S)
+    for name in ("node-a", "node-without-gpu"):
+        site.say(TOPICS.node_status(name), will, end_s + 10.0)
+    site.state.forget(end_s + GONE_S)
+    assert set(site.state.nodes) == {"node-a"}
+    site.state.forget(end_s + GONE_S + 1)
+    assert site.state.nodes == {}
 
 
 def test_room_is_free_again_once_a_run_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,12 @@ import re
 from controller.runtime.markup import escaped
 from controller.web.live.element_ids import SITE_BAR
 from controller.web.pages.gpus import MAX_ROWS, gpu_views, live_values, render_gpus
+from controller.web.pages.overview import running_runs
+from controller.web.pages.run import run_view
 from publishers.messages.reports import GpuEnergy
 from tests.controller.history.energy_history.records import TOPICS
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, site_of
+from tests.fakes import KEY
 
 
 def found(site: Site, node: str | None = None) -> Found:
@@ -32,6 +35,20 @@ def test_what_a_gpu_said_before_is_not_known_now() -> None:
     page = found(site)
     assert "atlas offline · controller 1" in page.text
     assert "0 NVIDIA A40 not known not known 300 W its node is offline" in page.text
+
+
+def test_what_was_heard_before_the_clock_here_was_set_back_is_not_known_now() -> None:
+    site = Site()
+    site.say_node("atlas", 1)
+    site.say_gpu("atlas", 0)
+    site.say_run(KEY)
+    before_s = NOW_S - 3_600.0
+    (view,) = gpu_views(site.state, before_s)
+    assert (view.mark, view.power_w) == ("error", None)
+    assert running_runs(site.state, before_s) == {}
+    run = run_view(site.state, KEY, None, before_s)
+    assert run is not None
+    assert not run.goes_on
 
 
 def test_a_gpu_that_no_status_describes_is_shown_by_its_uuid() -> None:

@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import Connection, event
 
 from controller.config import Retention
 from controller.history.energy_history.history_file import HistoryFile, read_history
@@ -53,6 +54,17 @@ def month_of(path: Path, query: HistoryQuery, *, now_s: float = NOW_S) -> tuple[
 def path(tmp_path: Path) -> Path:
     """Return a written history."""
     return written(tmp_path)
+
+
+def test_a_month_reads_each_run_once(path: Path) -> None:
+    statements: list[str] = []
+
+    def read(connection: Connection) -> None:
+        event.listen(connection, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        read_month(connection, HistoryQuery(), NOW_S, UTC, [])
+
+    read_history(path, read)
+    assert sum("FROM runs" in statement for statement in statements) == 1
 
 
 def test_a_month_shows_the_numbers_of_its_report(path: Path) -> None:
