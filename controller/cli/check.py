@@ -212,7 +212,8 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     key = training.key if training is not None else RunKey("nobody", PROBE, secrets.token_hex(6))
     topics, signal = Topics(bus.root), config.signal
     signal_leaf = {"energy": "", "price": "price"}.get(signal.kind, "carbon")
-    routes = node_routes(topics, config.node.name, key, signal=signal_leaf)
+    answers_orders = config.orders.over_bus
+    routes = node_routes(topics, config.node.name, key, signal=signal_leaf, answers_orders=answers_orders)
     parties = [Party(name=NODE, address=address, names=BUS_SETTINGS)]
     if training is not None:
         routes += training_routes(training)

@@ -36,6 +36,8 @@ from policies.savings.interval import MIN_LOOKS, NORMAL_QUANTILE
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 from publishers.messages.reports import RunSchedule
 
+UNBOUNDED_W: Final = (0.0, math.inf)
+"""Of a run without a pin: its plan has bounds of its own."""
 FOLLOW_S = 2.0
 """A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
 REFUSALS: Final[Mapping[NotProfiledReason, str]] = {
@@ -81,8 +83,8 @@ class DecisionInputs:
         waits_because: why nothing is to be measured now, in words for its owner; "": it may be.
         is_multi_node: whether the run has other nodes.
         pin: the limit at which a person holds the run; None: its plan decides.
-        bounds_w: between which limits every GPU takes what is asked for, none above its prior limit (floor, ceiling)
-            [W].
+        bounds_w: with a pin: between which limits every GPU takes what is asked for, none above its prior limit (floor,
+            ceiling) [W].
         curve_start: from what the curve is learnt; None: not now.
         plan: what a plan rests on.
     """
@@ -93,7 +95,7 @@ class DecisionInputs:
     waits_because: str = ""
     is_multi_node: bool = False
     pin: Pin | None = None
-    bounds_w: tuple[float, float] = (0.0, math.inf)
+    bounds_w: tuple[float, float] = UNBOUNDED_W
     # These two are calls, because most decisions only find that a target still holds: the start of a curve takes a
     # search among all stored ones, and a plan a guess from all former runs of the job.
     curve_start: Callable[[], CurveStart | None]

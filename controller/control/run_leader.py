@@ -28,6 +28,7 @@ from controller.control.curve_learning import (
 )
 from controller.control.gpu_group import GpuGroup
 from controller.control.limit_control import (
+    UNBOUNDED_W,
     CurveStart,
     DecisionInputs,
     LimitControl,
@@ -203,7 +204,7 @@ class RunLeader:
         self._begun = self._begun or self._history.begin(self._key, self._run.run, holdout_ratio=self._holdout_ratio)
         if self.is_held_out:
             return HELD_OUT
-        ranks, slowest = self._ranks, self._ranks.slowest
+        ranks, slowest, pin = self._ranks, self._ranks.slowest, self._pin_of()
         waits_because = "no iterations" if slowest.is_paused(now.monotonic_ns, after_s=self._pause_s) else ""
         decision = self.limits.decide(
             DecisionInputs(
@@ -212,8 +213,8 @@ class RunLeader:
                 rhythm=ranks.rhythm,
                 waits_because="a GPU cannot be read" if self._account.has_unreadable_gpu else waits_because,
                 is_multi_node=ranks.is_multi_node,
-                pin=self._pin_of(),
-                bounds_w=self._pin_bounds_w(),
+                pin=pin,
+                bounds_w=self._pin_bounds_w() if pin is not None else UNBOUNDED_W,
                 curve_start=self._curve_start,
                 plan=partial(self._plan_inputs, now, slowest),
             )
@@ -269,8 +270,7 @@ class RunLeader:
             self._reporter.publish_profile(
                 limits.profile, state=state, reason=reason, gpu_model=gpus.model, n_gpus=len(gpus.uuids)
             )
-        has_no_plan = is_barred or limits.pin is not None or isinstance(target, Blocked)
-        self._publish_schedule(None if has_no_plan else limits.made_plan, now_s=now.wall_s)
+        self._publish_schedule(None if is_barred or isinstance(target, Blocked) else limits.made_plan, now_s=now.wall_s)
         if target is not None and self._ranks.is_multi_node and gpus.states():
             self._broadcast.publish(
                 target,

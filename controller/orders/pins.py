@@ -145,10 +145,7 @@ def sentence_of(seen: PinPreview) -> str:
     """
     gpus = "its GPU draws" if seen.n_gpus == 1 else f"its {seen.n_gpus} GPUs draw"
     if seen.speed_ratio is None or seen.power_w is None:
-        what = gpus.rpartition(" ")
-        return (
-            f"at {seen.power_limit_w:g} W: how fast this run is there, and what {what[0]} {what[2]}, is not known yet"
-        )
+        return f"at {seen.power_limit_w:g} W: how fast this run is there, and what {gpus}, is not known yet"
     words = (
         f"at {seen.power_limit_w:g} W this run goes at {100 * seen.speed_ratio:.1f} % of full speed and {gpus}"
         f" {seen.power_w:.0f} W"

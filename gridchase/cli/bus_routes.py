@@ -74,7 +74,7 @@ def training_routes(settings: Settings) -> list[Route]:
     return routes + [Route(topic=topics.run(key, leaf), writer=TRAINING, readers={}, payload=note) for leaf in leaves]
 
 
-def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str) -> list[Route]:
+def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str, answers_orders: bool = False) -> list[Route]:
     """Return what the controller of a node publishes about a run, its GPUs and the signal.
 
     Its own status is left out, because others would believe it; so is what has no reader that takes part. The run, the
@@ -85,6 +85,7 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str) -> list[
         node: the name of the node.
         key: the run.
         signal: the last level of the signal's topic, `carbon` or `price`; "" where none is published.
+        answers_orders: whether it obeys orders of operators.
     """
     gpu_uuid = zone = f"{PROBE}-{key.run}"
     now_s, note = time.time(), msgspec.json.encode(_NOTE)
@@ -122,6 +123,8 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, signal: str) -> list[
     if signal:
         topic = topics.grid(zone, signal)
         routes.append(Route(topic=topic, writer=NODE, readers={NODE: topic}, payload=note))
+    if answers_orders:
+        routes.append(Route(topic=topics.run(key, "set/result"), writer=NODE, readers={}, payload=note))
     return routes
 
 

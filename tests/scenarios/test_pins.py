@@ -7,12 +7,14 @@ import pytest
 
 from controller.orders.pins import FILE, content_of
 from controller.ports import Pin
+from publishers.messages.codec import decode
+from publishers.messages.reports import RunEnergy
 from tests.fakes import KEY, MIDNIGHT_S, FakeGpu
 from tests.scenarios.multi_node_site import MultiNodeSite
-from tests.scenarios.site import FINE, HOUR_S, PRIOR_W, Site, Training, prior_gpu
+from tests.scenarios.site import HOUR_S, PRIOR_W, TOPICS, Site, Training, prior_gpu
 
 PIN_W = 160.0
-UNTIL_S = MIDNIGHT_S + 1.5 * HOUR_S
+UNTIL_S = MIDNIGHT_S + HOUR_S
 
 
 def pin(state_dir: Path, power_limit_w: float = PIN_W, *, until_s: float = UNTIL_S) -> None:
@@ -28,35 +30,37 @@ def limits_between_w(gpu: FakeGpu, begin_s: float, end_s: float) -> set[float]:
 
 
 async def test_a_pinned_run_keeps_its_limit_and_its_plan_goes_on_after_it(tmp_path: Path) -> None:
-    gpu = prior_gpu()
-    site = Site(tmp_path, [gpu], FINE)
+    gpus = [prior_gpu(f"GPU-fake-{index}", index) for index in range(2)]
+    site = Site(tmp_path, gpus, "plan.share_slack=true")
     async with site.controlled():
-        training = Training(site)
-        await training.train(HOUR_S)
-    assert gpu.requested_power_limit_w == PRIOR_W
+        training = Training(site, gpus)
+        await training.train(HOUR_S / 2)
+    assert [gpu.requested_power_limit_w for gpu in gpus] == 2 * [PRIOR_W]
     pin(tmp_path)
-    site = Site(tmp_path, [gpu], FINE)
+    site = Site(tmp_path, gpus, "plan.share_slack=true")
     training.moves_to(site)
     async with site.controlled():
         began_s = site.clock.now_s()
-        await training.train(UNTIL_S - began_s - 10)
-        assert limits_between_w(gpu, began_s, site.clock.now_s()) == {PIN_W}, "no look and no plan leaves it"
-        change, energy = site.limits(gpu)[-1], site.energies()[-1]
+        await training.train(UNTIL_S - began_s - 30)
+        for gpu in gpus:
+            written_w = limits_between_w(gpu, began_s, site.clock.now_s())
+            assert written_w == {PIN_W}, "no look, no plan and no slack of another GPU leaves it"
+        change, energy = site.limits(gpus[0])[-1], site.energies()[-1]
         assert (change.reason, change.power_limit_w) == ("pinned", PIN_W)
-        assert change.detail == "pinned to 160 W by ada until 2023-11-15 01:30 UTC: the room is hot"
+        assert change.detail == "pinned to 160 W by ada until 2023-11-15 01:00 UTC: the room is hot"
         assert (energy.reason, energy.pinned_by, energy.pinned_why) == ("pinned", "ada", "the room is hot")
         assert energy.pinned_until_s == UNTIL_S
         assert site.schedules()[-1] is None, "what the plan expects is not what will be"
-        await training.train(HOUR_S)
-        assert PIN_W not in limits_between_w(gpu, UNTIL_S + 20, site.clock.now_s())
-        assert site.limits(gpu)[-1].reason not in {"pinned", "profiling"}, "its curve is not measured again"
+        await training.train(HOUR_S / 2)
+        assert PIN_W not in limits_between_w(gpus[0], UNTIL_S + 60, site.clock.now_s())
+        assert site.limits(gpus[0])[-1].reason not in {"pinned", "profiling"}, "its curve is not measured again"
         assert site.schedules()[-1] is not None
         training.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
-    assert final.pinned_s == pytest.approx(UNTIL_S - began_s, abs=30)
+    assert final.pinned_s == pytest.approx(UNTIL_S - began_s, abs=60)
     assert (final.final, final.pinned_by, final.pinned_until_s) == (True, None, None)
-    assert gpu.requested_power_limit_w == PRIOR_W
+    assert [gpu.requested_power_limit_w for gpu in gpus] == 2 * [PRIOR_W]
 
 
 async def test_a_silent_pinned_run_loses_its_hold_with_its_lease(tmp_path: Path) -> None:
@@ -88,6 +92,21 @@ async def test_an_idle_run_and_a_run_that_is_not_proven_get_no_pinned_limit(tmp_
         assert (gpu.requested_power_limit_w, site.limits(gpu)[-1].reason) == (PRIOR_W, "idle")
 
 
+@pytest.mark.parametrize(("asked_w", "floor_w"), [(1e6, 0.0), (1.0, 0.0), (1.0, 150.0), (290.0, 0.0)])
+async def test_no_pin_leaves_the_bounds_of_board_and_operator_or_exceeds_the_prior_limit(
+    tmp_path: Path, asked_w: float, floor_w: float
+) -> None:
+    gpu = prior_gpu()
+    pin(tmp_path, asked_w)
+    site = Site(tmp_path, [gpu], f"gpu.min_power_limit_w={floor_w}", "gpu.allow_above_prior=true")
+    async with site.controlled():
+        await Training(site).train(300)
+        expected_w = min(max(asked_w, floor_w, gpu.range.min_power_limit_w), PRIOR_W)
+        assert gpu.requested_power_limit_w == expected_w
+        assert limits_between_w(gpu, 0.0, site.clock.now_s()) <= {expected_w}
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
 async def test_where_limits_are_only_observed_a_pin_writes_nothing(tmp_path: Path) -> None:
     gpu = prior_gpu()
     pin(tmp_path)
@@ -108,5 +127,7 @@ async def test_a_pin_on_the_node_of_rank_0_reaches_the_gpus_of_the_other_node(tm
         change = site.a.plans()[-1]
         assert (change.reason, change.power_limit_w, change.is_steady) == ("pinned", PIN_W, False)
         assert site.b.parts()[-1].reason == "pinned"
+        part = decode(site.b.bus.payloads(TOPICS.run_on_node(KEY, "node-b", "energy"))[-1], RunEnergy)
+        assert (part.pinned_s or 0.0) > 600
         await site.train(1_500)
         assert site.a.plans()[-1].reason != "pinned"

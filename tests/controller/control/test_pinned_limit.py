@@ -109,6 +109,18 @@ def test_no_look_leaves_the_pinned_limit_and_one_that_was_under_way_ends() -> No
     assert not run.ledger.is_looking
 
 
+def test_no_plan_is_made_while_pinned_and_a_new_one_at_once_after_it() -> None:
+    run = begin(limit_control(may_look=False), FULL)
+    train(run, 10)
+    before = run.made_plan
+    assert before is not None
+    train_pinned(run, 5, begin_s=10)
+    during = run.made_plan
+    assert during is None, "what was planned is not what will be"
+    train(run, 1, begin_s=15)
+    assert run.made_plan not in {None, before}, "a new one, although the period of the last is not over"
+
+
 def test_the_ledger_counts_what_the_run_loses_and_the_plan_makes_up_for_it() -> None:
     run = begin(limit_control(plan=PlanConfig(max_slowdown=1.02), may_look=False), FULL)
     train(run, 60)
@@ -147,10 +159,10 @@ def test_a_preview_says_speed_and_power_where_the_curve_is_known_and_nothing_bef
 
 def test_a_preview_says_how_much_slower_the_run_will_have_been_once_looks_tell_it() -> None:
     run = begin(limit_control(plan=PlanConfig(max_slowdown=1.03)))
-    n_s = 3 * 3_600
+    n_s = 5_400
     train(run, n_s)
     progress = Progress(n_iterations=4.0 * n_s, active_s=float(n_s), started_at_s=MIDNIGHT_S)
-    seen = run.preview(200.0, 3 * 3_600.0, plan_inputs(at_s=n_s, progress=progress))
+    seen = run.preview(200.0, float(n_s), plan_inputs(at_s=n_s, progress=progress))
     assert seen.slowdown_ratio is not None
     assert seen.slowdown_ci90_ratio is not None
     slow = 1 / (rate_per_s(200.0) / 4.0)

@@ -235,6 +235,20 @@ def test_where_the_leader_drops_its_curve_the_books_are_closed() -> None:
     assert (bench.books.books.slots, bench.books.curve, bench.books.gap) == ((), None, None)
 
 
+def test_a_pin_before_the_first_pass_is_no_plan_whose_curve_could_be_dropped() -> None:
+    bench = Bench(requested_power_limit_w=280.0, enforced_power_limit_w=280.0)
+    bench.on_plan(5.0, reason="pinned", power_limit_w=280.0)
+    bench.on_plan(10.0, reason="pinned", power_limit_w=280.0)
+    bench.gpus.request(bench.target(10.0))  # type: ignore[arg-type]  # a target
+    each = interval(10.0)
+    bench.follower.add_time(each, bench.gpus.now())
+    bench.books.add(each, bench.gpus.now(), begins_s=10.0)
+    assert bench.books.pinned_s == 1.0
+    bench.on_plan(20.0, reason="profiling", power_limit_w=200.0)
+    assert bench.books.closed == ()
+    assert bench.books.books.slots, "the books go on"
+
+
 def test_time_is_added_also_before_the_gpus_have_answered() -> None:
     bench = Bench().lead()
     bench.limiter.state = None

@@ -29,6 +29,7 @@ def check(site: SiteBroker, node: str) -> "subprocess.CompletedProcess[str]":
         "node.name": node,
         "node.state_dir": str(site.directory / "state"),
         "gpu.backend": "simulation",
+        "orders.over_bus": "true",
     }
     environment = {
         "GRIDCHASE_BROKER": site.url("trainings").replace("//", "//alice@"),
@@ -56,7 +57,7 @@ def _password_file(site: SiteBroker, user: str) -> str:
 def test_every_topic_of_a_node_and_a_training_arrives_at_the_shipped_site(site: SiteBroker) -> None:
     checked = check(site, "gpu01")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "topics of the controller: 10 of 10 arrive" in checked.stdout
+    assert "topics of the controller: 11 of 11 arrive" in checked.stdout
     assert "topics of the training: 6 of 6 arrive" in checked.stdout
 
 
