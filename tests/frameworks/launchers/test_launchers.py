@@ -47,7 +47,7 @@ def train_once(command: Sequence[str], broker: Mosquitto, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "way",
     [
-        "torchrun",
+        pytest.param("torchrun", marks=pytest.mark.further),  # an example is launched so
         pytest.param("torchrun, with a port", marks=pytest.mark.further),
         "torchrun, with an id of the user's",
         "mp.spawn",
