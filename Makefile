@@ -13,7 +13,7 @@ ORDER := $(if $(CI),--randomly-seed=1)
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test frameworks test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check check-types check-others docs format dist clean
+.PHONY: demo test test-unit test-live frameworks test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check check-types check-others docs format dist clean
 
 # Of the environment only what the demo needs, where there is none yet.
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
@@ -22,8 +22,11 @@ demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 # The first run is bound by the cores; its temporary files are in memory where it can be: ext4 goes to the disk for each
 # state file that is replaced. Live tests mostly wait, for conditions and never for seconds: six at a time.
 MEMORY := $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 1000000 2>/dev/null && echo /dev/shm)
-test: $(STAMP)
+test: test-unit
+	$(MAKE) test-live
+test-unit: $(STAMP)
 	$(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
+test-live: $(STAMP)
 	$(BIN)/python -m tests.second_try -m live -n 6 --dist worksteal $(ORDER)
 
 # The real frameworks, in an environment of their own: each framework, launcher and kind of training once, or all.
@@ -141,6 +144,8 @@ dist: $(STAMP)
 $(FRAMEWORKS_STAMP): pyproject.toml $(FRAMEWORKS_CONSTRAINTS)
 	$(PYTHON) -m venv .venv-frameworks
 	PIP_CONSTRAINT=$(FRAMEWORKS_CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(FRAMEWORKS_CONSTRAINTS) $(FRAMEWORKS)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[frameworks]'
+	# Compiled once here: of the tests' first processes each would compile the same for itself.
+	KERAS_BACKEND=jax $(FRAMEWORKS)/python -W ignore -c 'import torch._dynamo, torch.distributed.run, torch.utils.tensorboard, transformers.trainer, lightning.pytorch, pytorch_lightning, accelerate, keras, flax.nnx, optax, mlflow, wandb, comet_ml, aim, pandas, codecarbon'
 	touch $@
 
 clean:

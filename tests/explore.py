@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.conftest import SEED_VARIABLE
@@ -20,13 +20,13 @@ RANDOM: Final = ("-n", "auto", "-m", "not live", "-k", "hypothesis or test_campa
 _MAX_SEED: Final = 1 << 31
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], clock_s: Callable[[], float] = time.monotonic) -> int:
     """Explore; return the exit code of the round that has failed, or 0."""
-    deadline_s = time.monotonic() + float(arguments[0])
+    deadline_s = clock_s() + float(arguments[0])
     selected = arguments[1:] or RANDOM
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     n_rounds = 0
-    while (left_s := deadline_s - time.monotonic()) > 0:
+    while (left_s := deadline_s - clock_s()) > 0:
         seed = secrets.randbelow(_MAX_SEED)
         seeds = (f"--hypothesis-seed={seed}", f"--randomly-seed={seed}")
         command = [sys.executable, "-m", "pytest", "-q", "-x", *seeds, *selected]

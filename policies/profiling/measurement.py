@@ -70,7 +70,7 @@ class Observation:
     def is_possible(self) -> bool:
         """Return whether all quantities are valid: they are not after a counter or a clock was reset."""
         quantities = (self.active_s, self.n_iterations, self.energy_j, self.power_limit_w, *self.iteration_times_s)
-        return all(math.isfinite(x) and x >= 0 for x in quantities) and self.active_s > 0 and self.power_limit_w > 0
+        return all(0.0 <= x < math.inf for x in quantities) and self.active_s > 0 and self.power_limit_w > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,8 +86,10 @@ class PowerProfile:
         if not self.points:
             raise ValueError("a power profile needs at least one point")
         for point in self.points:
-            if not all(
-                math.isfinite(x) and x > 0 for x in (point.power_limit_w, point.power_w, point.iterations_per_s)
+            if not (
+                0.0 < point.power_limit_w < math.inf
+                and 0.0 < point.power_w < math.inf
+                and 0.0 < point.iterations_per_s < math.inf
             ):
                 raise ValueError(f"{point}: limit, power and rate must be finite and above 0")
         for lower, upper in pairwise(self.points):

@@ -1,6 +1,7 @@
 """Skips these tests where the frameworks are not installed, gives them a broker, and lets the frameworks warn."""
 
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,8 @@ A test fails on a warning from a line of ours, on one of PyTorch's compiler abou
 that nobody catches.
 """
 MISSING = [name for name in FRAMEWORKS if find_spec(name) is None]
+if not MISSING:
+    import_module("tests.frameworks.quick_start.sitecustomize")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tests.frameworks.trainings.truth import VARIABLE
+from tests.frameworks.trainings.truth import BARE, VARIABLE
 
 ROOT: Final = Path(__file__).parents[2]
+QUICK_START: Final = Path(__file__).parent / "quick_start"
 TRAININGS: Final = Path(__file__).parent / "trainings"
 Launcher = Literal["python", "torchrun"]
 _TIMEOUT_S: Final = 240.0
@@ -19,19 +20,24 @@ _TIMEOUT_S: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a training has ended, and what it really did: an account of each rank, in their order."""
+    """How a training has ended, and what it really did: an account of each rank, in their order.
+
+    Attributes:
+        bare: the accounts of the training without us that was made before, in the same processes; see `--bare-first`.
+    """
 
     exit_code: int
     stdout: str
     stderr: str
     truths: list[dict[str, Any]]
+    bare: list[dict[str, Any]]
 
 
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a training: nothing of ours but what is given, and no network."""
     ours = ("GRIDCHASE_", "TORCHELASTIC_", "SLURM_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(QUICK_START), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     return {**inherited, **fixed, "JAX_PLATFORMS": "cpu", "LOGNAME": "alice", **variables}
 
@@ -66,5 +72,9 @@ def train(line: Sequence[str], folder: Path, **variables: str) -> Outcome:
         env=environment(**{VARIABLE: str(folder), **variables}),
         cwd=folder,
     )
+    return Outcome(child.returncode, child.stdout, child.stderr, _accounts(folder), _accounts(folder / BARE))
+
+
+def _accounts(folder: Path) -> list[dict[str, Any]]:
     accounts = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
-    return Outcome(child.returncode, child.stdout, child.stderr, sorted(accounts, key=lambda account: account["rank"]))
+    return sorted(accounts, key=lambda account: account["rank"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.bus import Bus
-from tests.frameworks.process import TRAININGS, Outcome, command, train, train_published
+from tests.frameworks.process import TRAININGS, Outcome, command, train_published
 from tests.live.conftest import Mosquitto
 
 SCRIPT = TRAININGS / "with_accelerate.py"
@@ -32,7 +32,7 @@ def test_every_step_is_counted(accumulation: int, n_steps: int, broker: Mosquitt
 def test_every_step_is_counted_on_each_of_two_ranks(
     arguments: list[str], broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
-    outcome = run(tmp_path / "published", broker, *arguments, ranks=2)
+    outcome = run(tmp_path, broker, "--bare-first", *arguments, ranks=2)
     assert outcome.exit_code == 0, outcome.stderr
     assert [truth["steps"] for truth in outcome.truths] == [40, 40]
     records = bus.records(2)
@@ -41,6 +41,4 @@ def test_every_step_is_counted_on_each_of_two_ranks(
         (1, ["running", "finished"], 40),
     ]
     assert len({record.run for record in records}) == 1
-    bare_arguments = [argument for argument in arguments if argument != "--wrap"]
-    bare = train(command(SCRIPT, bare_arguments, "torchrun", 2), tmp_path / "bare")
-    assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
+    assert [truth["digest"] for truth in outcome.bare] == [truth["digest"] for truth in outcome.truths]

@@ -47,6 +47,8 @@ def test_an_example_is_published_as_it_runs(example: Path, broker: Mosquitto, bu
     n_ranks = 2 if command[0] == "torchrun" else 1
     assert re.findall(r"(\d+) steps", outcome.stdout) == [str(STEPS[example.stem])] * n_ranks
     records = bus.records(n_ranks)
+    assert [record.rank for record in records] == list(range(n_ranks))
+    assert {status.world_size for record in records for status in record.statuses} == {n_ranks}
     assert [(record.job, record.states, record.n_iterations) for record in records] == [
         ("example", ["running", "finished"], STEPS[example.stem])
     ] * n_ranks

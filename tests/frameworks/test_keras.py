@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.bus import Bus
-from tests.frameworks.process import TRAININGS, Outcome, command, train, train_published
+from tests.frameworks.process import TRAININGS, Outcome, command, train_published
 from tests.live.conftest import Mosquitto
 
 SCRIPT = TRAININGS / "with_keras.py"
@@ -30,8 +30,8 @@ def run(folder: Path, broker: Mosquitto, *arguments: str, backend: str = "jax") 
 def test_every_step_of_a_model_is_counted(
     backend: str, n_at_once: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
-    arguments = ["--validation", f"--steps-per-execution={n_at_once}"]
-    outcome = run(tmp_path / "published", broker, *arguments, backend=backend)
+    arguments = ["--bare-first", "--validation", f"--steps-per-execution={n_at_once}"]
+    outcome = run(tmp_path, broker, *arguments, backend=backend)
     assert outcome.exit_code == 0, outcome.stderr
     assert [truth["steps"] for truth in outcome.truths] == [80]
     (record,) = bus.records(1)
@@ -39,8 +39,7 @@ def test_every_step_of_a_model_is_counted(
     assert record.epochs == {0: 40, 1: 40}
     assert record.counted_by == {"callback"}
     assert record.statuses[-1].total_iterations == 80
-    bare = train(command(SCRIPT, arguments), tmp_path / "bare", KERAS_BACKEND=backend)
-    assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
+    assert [truth["digest"] for truth in outcome.bare] == [truth["digest"] for truth in outcome.truths]
 
 
 def test_steps_that_are_executed_at_once_share_their_time(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:

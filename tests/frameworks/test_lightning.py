@@ -54,6 +54,7 @@ def test_its_own_launcher_makes_one_run_of_two_devices(broker: Mosquitto, bus: B
     assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
 
 
+@pytest.mark.further
 def test_the_callback_that_is_passed_and_the_one_that_is_found_count_once(
     broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
@@ -93,8 +94,11 @@ def test_a_resumed_training_publishes_what_is_left_of_it(broker: Mosquitto, bus:
     assert second.statuses[-1].total_iterations == 30
 
 
-def test_two_trainings_in_one_process_are_two_runs(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
-    assert run(tmp_path, broker, "--fits=2").exit_code == 0
+@pytest.mark.parametrize("passed", [["--callback"], pytest.param([], marks=pytest.mark.further)])
+def test_two_trainings_in_one_process_are_two_runs(
+    passed: list[str], broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    assert run(tmp_path, broker, "--fits=2", *passed).exit_code == 0
     assert [(record.states, record.n_iterations) for record in bus.records(2)] == [(["running", "finished"], 80)] * 2
 
 

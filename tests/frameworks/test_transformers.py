@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.bus import Bus
-from tests.frameworks.process import TRAININGS, Outcome, command, train, train_published
+from tests.frameworks.process import TRAININGS, Outcome, command, train_published
 from tests.live.conftest import Mosquitto
 
 SCRIPT = TRAININGS / "with_transformers.py"
@@ -36,8 +36,7 @@ def test_every_step_of_a_trainer_is_counted(
 def test_every_step_is_counted_on_each_of_two_ranks_in_one_run(
     accumulation: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
-    arguments = ["--validation", f"--accumulation={accumulation}"]
-    outcome = run(tmp_path / "published", broker, *arguments, ranks=2)
+    outcome = run(tmp_path, broker, "--bare-first", "--validation", f"--accumulation={accumulation}", ranks=2)
     assert outcome.exit_code == 0, outcome.stderr
     assert [truth["steps"] for truth in outcome.truths] == [n_steps, n_steps]
     records = bus.records(2)
@@ -47,8 +46,7 @@ def test_every_step_is_counted_on_each_of_two_ranks_in_one_run(
     ]
     assert len({record.run for record in records}) == 1
     assert {record.statuses[-1].world_size for record in records} == {2}
-    bare = train(command(SCRIPT, arguments, "torchrun", 2), tmp_path / "bare")
-    assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
+    assert [truth["digest"] for truth in outcome.bare] == [truth["digest"] for truth in outcome.truths]
 
 
 @pytest.mark.further

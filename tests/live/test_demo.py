@@ -31,8 +31,8 @@ from tests.live.conftest import Mosquitto
 
 pytestmark = pytest.mark.live
 
-DURATION_S = 20.0
-"""A machine that stands still for a second sleeps through an hour of the day, of which nothing is measured."""
+DURATION_S = 40.0
+"""A machine that stands still for a second sleeps through half an hour of the day, of which nothing is measured."""
 _MAIN = "import sys; from controller.demo.day.demo import DemoOptions, main_demo; sys.exit(main_demo(DemoOptions({})))"
 
 

@@ -82,7 +82,9 @@ def test_the_end_says_what_the_last_record_says(node: LiveNode, tmp_path: Path) 
 def test_a_short_run_and_one_that_is_broken_off_tell_what_they_have_used(node: LiveNode) -> None:
     controlled(node, profiler__window_s="5")
     assert ended(train(node, "r1")) == 0
-    assert re.search(" Wh, (too early to tell what was saved|nothing saved: it was too short)$", lines(node)[-1])
+    nothing = "(too early to tell what was saved|nothing saved: it was too short)"
+    held_up = "(; not all of the run was measured)?"  # by a busy machine
+    assert re.search(f" Wh, {nothing}{held_up}$", lines(node)[-1])
     assert ", so far:" not in lines(node)[-1]
     assert ended(train(node, "r2", "raise SystemError('the training is broken')")) == 1
     log = node.log("training.log")

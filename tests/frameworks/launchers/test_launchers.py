@@ -21,6 +21,7 @@ from tests.live.conftest import Mosquitto, free_port
 
 SCRIPT: Final = str(Path(__file__).with_name("training.py"))
 PYTHON: Final = [sys.executable, SCRIPT]
+PLAIN: Final = [sys.executable, str(Path(__file__).with_name("plain.py")), str(N_STEPS)]
 TORCHRUN: Final = [sys.executable, "-m", "torch.distributed.run"]
 ACCELERATE: Final = [sys.executable, "-m", "accelerate.commands.launch"]
 
@@ -47,7 +48,7 @@ def train_once(command: Sequence[str], broker: Mosquitto, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "way",
     [
-        "torchrun",
+        pytest.param("torchrun", marks=pytest.mark.further),  # an example is launched so
         pytest.param("torchrun, with a port", marks=pytest.mark.further),
         "torchrun, with an id of the user's",
         "mp.spawn",
@@ -194,9 +195,7 @@ def test_processes_with_the_variables_of_a_launcher_that_is_not_here_are_one_run
 ) -> None:
     """The launcher is faked: two processes of one parent, with the variables that it sets."""
     ours = {"GRIDCHASE_JOB": "toy", "GRIDCHASE_BROKER": broker.url, "GRIDCHASE_QUIET": "1"}
-    children = [
-        subprocess.Popen([*PYTHON, "alone"], env=environment(**ours, **rank), cwd=tmp_path) for rank in variables
-    ]
+    children = [subprocess.Popen(PLAIN, env=environment(**ours, **rank), cwd=tmp_path) for rank in variables]
     assert [child.wait(120.0) for child in children] == [0, 0]
     assert ranks_of_one_run(bus.records(2)) == [N_STEPS, N_STEPS]
 
@@ -207,7 +206,7 @@ def test_what_a_batch_script_starts_one_after_the_other_are_runs_of_their_own(
     """The variables of Slurm's batch script are faked: it says that there are four tasks, and has started none."""
     batch = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "RANK": ""}
     for _ in range(2):
-        outcome = train_published([*PYTHON, "alone"], tmp_path, broker.url, **batch)
+        outcome = train_published(PLAIN, tmp_path, broker.url, **batch)
         assert outcome.exit_code == 0, outcome.stderr
     first, second = bus.records(2)
     assert first.run != second.run

@@ -13,7 +13,7 @@ from tests.live.conftest import Mosquitto
 
 STOOD_S = 1.5
 HELD = {"GRIDCHASE_PAUSABLE": "1", "GRIDCHASE_EARLY_STOP": "1"}
-ENDLESS = "--epochs=100000"
+ENDLESS = ("--epochs=100000", "--batch-s=0.01")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_trainer_stands_still_in_a_pause_and_stops_when_it_is_asked_to(
 ) -> None:
     commander = Commander(bus)
     path = TRAININGS / f"{script}.py"
-    with started(path, tmp_path, broker, *arguments, ENDLESS, variables=HELD | variables) as training:
+    with started(path, tmp_path, broker, *arguments, *ENDLESS, variables=HELD | variables) as training:
         commander.wait_pausable()
         commander.pause()
         time.sleep(STOOD_S)
@@ -56,7 +56,7 @@ def test_ranks_of_a_trainer_stand_still_after_the_same_step_and_stop_together(
 ) -> None:
     commander = Commander(bus, 2)
     script = TRAININGS / "with_transformers.py"
-    with started(script, tmp_path, broker, "--callback", ENDLESS, ranks=2, variables=HELD) as training:
+    with started(script, tmp_path, broker, "--callback", *ENDLESS, ranks=2, variables=HELD) as training:
         commander.wait_pausable()
         commander.pause()
         time.sleep(STOOD_S)

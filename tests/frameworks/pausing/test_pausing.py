@@ -41,7 +41,7 @@ def stood(accounts: list[dict[str, Any]]) -> list[list[int]]:
 def test_all_ranks_stand_after_the_same_step(
     counted_by: str, ranks: int, accumulation: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
-    n_steps, step_s = 1_200, 0.01  # 12 s, however many batches a step has: nothing is asked of a run that has ended
+    n_steps, step_s = 600, 0.02  # 12 s, however many batches a step has: nothing is asked of a run that has ended
     batches = [f"--samples={n_steps // 2 * accumulation * ranks * 8}", f"--step-s={step_s / accumulation}"]
     arguments = ["--pausable", f"--counted-by={counted_by}", f"--accumulation={accumulation}", *batches]
     commander = Commander(bus, ranks)
@@ -107,7 +107,7 @@ def test_all_ranks_end_their_loops_after_the_same_step(ranks: int, broker: Mosqu
         commander.say("stop")
         accounts, _ = run.end()
     (n_steps,) = {account["steps"] for account in accounts}
-    assert n_steps < 50 * 600 // ranks
+    assert n_steps < 50 * 300 // ranks
     assert {record.n_iterations for record in bus.records(ranks)} == {n_steps}
 
 
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_a_pause_at_once_in_the_trainings_own_code(broker: Mosquitto
         (account,), _ = run.end()
     assert account["caught"] == "KeyboardInterrupt"
     assert time.monotonic() - began_s < 30.0
-    assert account["steps"] < 50 * 600
+    assert account["steps"] < 50 * 300
 
 
 def test_a_rank_that_is_killed_while_all_wait_leaves_nobody_waiting(
@@ -140,8 +140,8 @@ def test_a_rank_that_is_killed_while_all_wait_leaves_nobody_waiting(
 
 def test_ranks_of_which_one_alone_is_published_are_not_pausable(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     commander = Commander(bus)
-    with training(tmp_path, broker, "--pausable", "--only-rank-0", "--samples=1600", ranks=2) as run:
+    with training(tmp_path, broker, "--pausable", "--only-rank-0", "--samples=800", ranks=2) as run:
         accounts, _ = run.end()
-    assert [account["steps"] for account in accounts] == [200, 200]
+    assert [account["steps"] for account in accounts] == [100, 100]
     assert not any(status.pausable for record in bus.records(1) for status in record.statuses)
     assert commander.paused() == []

@@ -96,10 +96,10 @@ def _step_by_hand(net: Any) -> None:  # noqa: ANN401
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--samples", type=int, default=4_800)
+    parser.add_argument("--samples", type=int, default=2_400)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--accumulation", type=int, default=1)
-    parser.add_argument("--step-s", type=float, default=0.01)
+    parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--counted-by", choices=("optimizer", "caller", "loader"), default="optimizer")
     parser.add_argument("--pausable", action="store_true")
     parser.add_argument("--early-stop", action="store_true")

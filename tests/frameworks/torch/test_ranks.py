@@ -33,8 +33,8 @@ def test_each_rank_sees_its_own_batches_and_counts_its_steps(
     script: str, arguments: list[str], n_steps: int, ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
     launcher: Launcher = "torchrun" if ranks > 1 else "python"
-    line = command(TRAININGS / script, arguments, launcher, ranks)
-    outcome = train_published(line, tmp_path / "published", broker.url)
+    line = command(TRAININGS / script, ["--bare-first", *arguments], launcher, ranks)
+    outcome = train_published(line, tmp_path, broker.url)
     assert outcome.exit_code == 0, outcome.stderr
     assert [truth["steps"] for truth in outcome.truths] == [n_steps // ranks] * ranks
     records = bus.records(ranks)
@@ -42,10 +42,7 @@ def test_each_rank_sees_its_own_batches_and_counts_its_steps(
         (rank, n_steps // ranks) for rank in range(ranks)
     ]
     assert [record.counted_by for record in records] == [{"optimizer"}] * ranks
-    wrapping = {"--wrap", "--wrap-after"}
-    bare_arguments = [argument for argument in arguments if argument not in wrapping]
-    bare = train(command(TRAININGS / script, bare_arguments, launcher, ranks), tmp_path / "bare")
-    assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
+    assert [truth["digest"] for truth in outcome.bare] == [truth["digest"] for truth in outcome.truths]
     knows_requests = "with_torch" in script or "--wrap-after" in arguments
     for record in records:
         assert all(bool(message.requests_ns()) is knows_requests for message in record.messages)

@@ -8,14 +8,17 @@ import argparse
 import hashlib
 import json
 import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
 VARIABLE: Final = "TRUTH_FOLDER"
+BARE: Final = "bare"
+"""Where the accounts of bare trainings are, in that folder."""
 N_SAMPLES: Final = 320
 N_VALIDATION: Final = 64
 BATCH_SIZE: Final = 8
@@ -28,14 +31,16 @@ class Truth:
 
     Args:
         batch_s: how long each batch is worked on, at least [s].
+        is_bare: whether it is the account of a training without us, beside which the published one's is held.
 
     Attributes:
         n_steps: how many steps the optimizer has made.
     """
 
-    def __init__(self, batch_s: float = 0.0) -> None:
+    def __init__(self, batch_s: float = 0.0, *, is_bare: bool = False) -> None:
         self.n_steps = 0
         self.batch_s = batch_s
+        self._is_bare = is_bare
         self._steps_s: list[float] = []
         self._n_batches = 0
         self._digest = hashlib.sha256()
@@ -58,17 +63,33 @@ class Truth:
 
     def write(self, rank: int = 0, **more: Any) -> None:  # noqa: ANN401 — whatever JSON has
         """Write the account for the test that has started this training."""
-        folder = os.environ.get(VARIABLE)
-        if folder:
+        if self._is_bare:
+            ours = [name for name in sys.modules if name.partition(".")[0] in {"gridchase", "publishers"}]
+            assert not ours, f"the bare training has loaded {ours}"
+        if name := os.environ.get(VARIABLE):
+            folder = Path(name, BARE) if self._is_bare else Path(name)
+            folder.mkdir(exist_ok=True)
             account = {"rank": rank, "steps": self.n_steps, "batches": self._n_batches, **more}
             account["iteration_time_s"] = self.iteration_time_s
             account["digest"] = self._digest.hexdigest()
-            Path(folder, f"{rank}-{os.getpid()}.json").write_text(json.dumps(account), encoding="utf-8")
+            (folder / f"{rank}-{os.getpid()}.json").write_text(json.dumps(account), encoding="utf-8")
+
+
+def trainings(options: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Truth]]:
+    """Yield the options of each training of this process, and its account.
+
+    A bare training in the processes of the published one costs no second start of all of them.
+    """
+    if options.bare_first:
+        bare = argparse.Namespace(**vars(options) | dict.fromkeys(("wrap", "wrap_after", "callback"), False))
+        yield bare, Truth(options.batch_s, is_bare=True)
+    yield options, Truth(options.batch_s)
 
 
 def arguments() -> argparse.Namespace:
     """Return what each training can be asked."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--bare-first", action="store_true", help="train without us before, in the same process")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-s", type=float, default=0.0, help="how long each batch takes at least")
     parser.add_argument("--accumulation", type=int, default=1)

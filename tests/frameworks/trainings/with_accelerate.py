@@ -1,16 +1,21 @@
 """Trains with Accelerate; its loader may have been wrapped before `prepare`."""
 
+from typing import Any
+
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 from tests.frameworks.trainings.torch_parts import CountingSGD, Net, Numbers, Stream
-from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments
+from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments, trainings
 
 
 def main() -> None:
-    options = arguments()
-    truth = Truth(options.batch_s)
+    *_, accelerator = [train(options, truth) for options, truth in trainings(arguments())]
+    accelerator.end_training()  # it ends the process group, which all trainings have in common
+
+
+def train(options: Any, truth: Truth) -> Accelerator:  # noqa: ANN401
     tracker = None
     if options.callback:
         from gridchase import AccelerateTracker  # noqa: PLC0415 — a bare training does not have it
@@ -49,8 +54,8 @@ def main() -> None:
             with torch.no_grad():
                 for batch in validation:
                     model(**batch)
-    accelerator.end_training()
     truth.write(accelerator.process_index)
+    return accelerator
 
 
 if __name__ == "__main__":

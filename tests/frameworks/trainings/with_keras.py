@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments
+from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments, trainings
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # it is not installed where types are checked
@@ -36,7 +36,12 @@ class Failure(keras.callbacks.Callback):  # type: ignore[misc]  # it is not inst
 
 
 def main() -> None:
-    options, truth = arguments(), Truth()
+    for options, truth in trainings(arguments()):
+        train(options, truth)
+        truth.write()
+
+
+def train(options: Any, truth: Truth) -> None:  # noqa: ANN401
     callbacks = [Failure()] if options.fail else []
     if options.callback:
         from gridchase import KerasCallback  # noqa: PLC0415 — a bare training does not have it
@@ -57,7 +62,6 @@ def main() -> None:
         )
         n_steps += int(model.optimizer.iterations)
     truth.n_steps = n_steps
-    truth.write()
 
 
 if __name__ == "__main__":

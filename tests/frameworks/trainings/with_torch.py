@@ -9,19 +9,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.frameworks.trainings.torch_parts import CountingSGD, Net, Numbers
-from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments
+from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments, trainings
 
 
 def main() -> None:
-    options = arguments()
-    truth = Truth(options.batch_s)
-    torch.manual_seed(0)
     is_distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_distributed:
         torch.distributed.init_process_group("gloo")
-    for _ in range(options.fits):
-        fit(options, truth, is_distributed=is_distributed)
-    truth.write(torch.distributed.get_rank() if is_distributed else 0)
+    for options, truth in trainings(arguments()):
+        torch.manual_seed(0)
+        for _ in range(options.fits):
+            fit(options, truth, is_distributed=is_distributed)
+        truth.write(torch.distributed.get_rank() if is_distributed else 0)
 
 
 def fit(options: Any, truth: Truth, *, is_distributed: bool) -> None:  # noqa: ANN401

@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.frameworks.trainings.torch_parts import CountingSGD, Net, Numbers
-from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments
+from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION, Truth, arguments, trainings
 
 
 class Interruptions(TrainerCallback):  # type: ignore[misc]  # it is not installed where types are checked
@@ -26,17 +26,16 @@ class Interruptions(TrainerCallback):  # type: ignore[misc]  # it is not install
 
 
 def main() -> None:
-    options = arguments()
-    truth = Truth(options.batch_s)
-    if options.callback:
-        from gridchase import TransformersCallback  # noqa: F401, PLC0415 — a bare training does not have it
-    rank = 0
-    for _ in range(options.fits):
-        torch.manual_seed(0)
-        trainer = new_trainer(options, truth)
-        trainer.train(resume_from_checkpoint=True if options.resume else None)
-        rank = trainer.args.process_index
-    truth.write(rank)
+    for options, truth in trainings(arguments()):
+        if options.callback:
+            from gridchase import TransformersCallback  # noqa: F401, PLC0415 — a bare training does not have it
+        rank = 0
+        for _ in range(options.fits):
+            torch.manual_seed(0)
+            trainer = new_trainer(options, truth)
+            trainer.train(resume_from_checkpoint=True if options.resume else None)
+            rank = trainer.args.process_index
+        truth.write(rank)
 
 
 class WrappingTrainer(Trainer):  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""What is on `PYTHONPATH` of every training that a test starts."""
