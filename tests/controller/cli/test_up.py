@@ -1,5 +1,6 @@
 """The page that `gridchase up` starts: on the controller's bus, with the history of a user's page."""
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,16 @@ def test_its_history_is_below_the_state_directory_unless_a_file_says_where() -> 
 def test_no_password_is_in_its_command() -> None:
     config = msgspec.structs.replace(CONFIG, bus=BusConfig(username="ada", password_file="/etc/password"))
     assert "bus.password_file=/etc/password" in page_command(config)
+
+
+def test_the_command_that_restores_is_that_of_the_same_gpus_and_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--simulate", "--set", f"node.state_dir={tmp_path}/a b", "--set", "bus.url=mqtt://elsewhere"]
+    assert main(["up", "--no-policy", *words]) == 2
+    command = capsys.readouterr().out.partition("`gridchase ")[2].partition("`")[0]
+    assert main(shlex.split(command)) == 0
+    assert f"{tmp_path}/a b: there is no journal; nothing to restore" in capsys.readouterr().out
 
 
 def test_a_wrong_configuration_of_the_page_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
