@@ -18,6 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of the environment only what the demo needs, where there is none yet.
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 	$(BIN)/gridchase demo
+	@echo 'Here, `gridchase` is $(BIN)/gridchase.'
 
 # The first run is bound by the cores; its temporary files are in memory where it can be: ext4 goes to the disk for each
 # state file that is replaced. Live tests mostly wait, for conditions and never for seconds: six at a time.

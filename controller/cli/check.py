@@ -326,7 +326,7 @@ def _check_permission(config: Config) -> Finding:
 
 def _check_state(config: Config) -> Finding:
     state_dir = Path(config.node.state_dir)
-    nearest = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    nearest = next(path for path in (state_dir, *state_dir.parents) if os.access(path, os.F_OK))
     if not os.access(nearest, os.W_OK | os.X_OK):
         return Finding(what="state", found=str(state_dir), fault=f"{nearest} cannot be written; set node.state_dir")
     if nearest == state_dir and (fault := unsafe_dir_fault(state_dir)):

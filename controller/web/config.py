@@ -10,6 +10,7 @@ from msgspec import Meta
 from controller.config import Retention, default_state_dir
 from controller.errors import ConfigError
 from publishers.mqtt.bus_config import BusConfig, bus_faults
+from publishers.shared.files.lookup import file_fault
 from publishers.shared.toml_config import Section, load_sections, redacted_repr
 
 
@@ -57,5 +58,5 @@ def _faults(config: WebConfig) -> Iterator[str]:
         yield f"web.database = {redacted_repr(web.database)}: must hold no password: it belongs into web.password_file"
     if web.password_file and not is_server:
         yield f"web.password_file = {web.password_file!r}: is only for postgresql://"
-    elif web.password_file and not Path(web.password_file).is_file():
-        yield f"web.password_file = {web.password_file!r}: there is no such file"
+    elif web.password_file and (fault := file_fault(web.password_file)):
+        yield f"web.password_file = {web.password_file!r}: {fault}"

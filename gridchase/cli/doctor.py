@@ -152,8 +152,9 @@ def _print(found: list[Found], notes: list[str], faults: list[str], *, as_json: 
         return int(bool(faults))
     values = [printable(each.value) for each in found]
     width = max(map(len, values), default=0)
+    name_width = max((len(each.setting) for each in found), default=0)
     for each, value in zip(found, values, strict=True):
-        print(f"{each.setting:<10}{value:<{width}}  ({each.source})")
+        print(f"{each.setting:<{name_width}}  {value:<{width}}  ({each.source})")
     for note in notes:
         print(f"ok: {printable(note)}")
     for fault in faults:

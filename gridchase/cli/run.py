@@ -104,8 +104,8 @@ _LAUNCHERS: Final = ("torch.distributed.", "accelerate.", "deepspeed.", "lightni
 
 def become(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Replace this process by the command; return an exit code only where that is not possible."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # one that is closed is none
+        stream.flush()
     try:
         if os.name != "posix":  # there another process would be started, and this one would end
             return subprocess.run(command, env=dict(environ), check=False).returncode  # noqa: S603 — what the user asks for

@@ -30,6 +30,8 @@ from publishers.training.frameworks.bootstrap.sitecustomize import (
 )
 from publishers.training.run.interactive_shell import stat_fields
 
+_STDERR: Final = 2
+"""A file of ours in the place of a closed stream would be replaced, or written to."""
 _WRITE_TIMEOUT_S: Final = 1.0
 _PIDFD_GET_INFO: Final = 0xC040_FF0B
 _PIDFD_INFO_EXIT: Final = 1 << 3
@@ -58,6 +60,9 @@ def watched(environ: Mapping[str, str], job: str) -> dict[str, str]:
         return dict(environ)
     marks = None
     try:
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:  # until the command starts, which has it closed
+            pass
+        os.close(fd)
         pidfd = os.pidfd_open(os.getpid())
         fd, marks = tempfile.mkstemp(prefix="gridchase-run-")
         os.close(fd)

@@ -138,7 +138,13 @@ class Verb(argparse.ArgumentParser):
 
 
 class _CommandLine(argparse.ArgumentParser):
-    """The parser of all verbs: without one it prints the help, and it knows what a wrong one may have meant."""
+    """The parser of all verbs: without one it prints the help, and it knows what a wrong one may have meant.
+
+    Attributes:
+        offered: the names of the verbs that are installed.
+    """
+
+    offered: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2, and say what is wrong."""
@@ -149,7 +155,7 @@ class _CommandLine(argparse.ArgumentParser):
         if wrong:
             from publishers.shared.toml_config import closest  # noqa: PLC0415 — only after a mistake
 
-            message = f"there is no verb {wrong[1]!r}; {closest(wrong[1], (entry.name for entry in _VERBS))}"
+            message = f"there is no verb {wrong[1]!r}; {closest(wrong[1], self.offered)}"
         super().error(message)
 
 
@@ -157,7 +163,10 @@ def take_any_text() -> None:
     """Let standard output and error take what their encoding has not: a substitute or `?` stands there."""
     codecs.register_error(_HANDLER, _substitute)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        is_ascii = codecs.lookup(stream.encoding).name == "ascii"  # with `surrogateescape` where the locale is C
+        if stream.errors == "strict" or (stream.errors == "surrogateescape" and is_ascii):
             stream.reconfigure(errors=_HANDLER)
 
 
@@ -181,6 +190,7 @@ def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter if absent else argparse.HelpFormatter,
     )
+    parser.offered = [entry.name for entry in _VERBS if entry.name not in absent]
     parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
     levels = ("debug", "info", "warning", "error")
     parser.add_argument("--log-level", choices=levels, metavar="LEVEL", help="debug, info (default), warning, error")

@@ -1,11 +1,11 @@
 """The `[bus]` table of the controller's and the policy service's configuration."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from publishers.messages.codec import TopicRoot
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames, without_password
+from publishers.shared.files.lookup import file_fault
 from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.toml_config import Section
 
@@ -34,8 +34,8 @@ def bus_faults(bus: BusConfig, *, is_optional: bool = False) -> Iterator[str]:
     if bus.ca_file and not bus.url.startswith("mqtts://"):
         yield f"bus.url = {without_password(bus.url)!r}: must start with mqtts:// where bus.ca_file is set"
     for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
-        if file and not Path(file).is_file():
-            yield f"{key} = {file!r}: there is no such file"
+        if file and (fault := file_fault(file)):
+            yield f"{key} = {file!r}: {fault}"
 
 
 def read_bus_password(bus: BusConfig) -> str:

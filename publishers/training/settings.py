@@ -37,6 +37,7 @@ from publishers.mqtt.broker_address import (
     without_password,
 )
 from publishers.shared.boot_id import read_boot_id
+from publishers.shared.files.lookup import file_fault
 from publishers.shared.process_identity import read_login_name, read_pid_namespace
 from publishers.training.coerce import DISABLED, is_allowed, is_switched_on, to_int, to_text, warn_once
 from publishers.training.run.launchers import launchers_of, time_limit_s
@@ -352,8 +353,8 @@ class SettingsReader:
             value = without_password(url) if error.setting == "url" else ca_file
             self.faults.append(f"{'broker' if error.setting == 'url' else 'ca_file'} = {value!r}: {error.rule}")
             return BrokerAddress(url=DEFAULT_URL)
-        if ca_file and not Path(ca_file).is_file():
-            self.faults.append(f"ca_file = {ca_file!r}: there is no such file")
+        if ca_file and (fault := file_fault(ca_file)):
+            self.faults.append(f"ca_file = {ca_file!r}: {fault}")
         password = given.password or self._password_of_file()
         if password and not given.username:
             self.faults.append("username is missing, and there is a password: pass username=… or mqtt://user@host")

@@ -139,6 +139,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         ([f"signal.provider=[{AVERAGE}]"], 'signal.kind = "energy": is the same everywhere'),
         (["bus.password_file=/dev/null"], "bus.username"),
         (["bus.username=ada", "bus.password_file=/no/such"], "there is no such file"),
+        (["bus.username=ada", f"bus.password_file=/{'x' * 300}"], "File name too long"),
         (["bus.ca_file=/etc/hostname"], "must start with mqtts://"),
         (["bus.url=http://broker"], "bus.url: 'http://broker' is no broker's URL"),
         (["bus.url=mqtt://broker:99999"], "bus.url: 'mqtt://broker:99999' is no broker's URL"),

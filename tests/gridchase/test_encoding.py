@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,19 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.live
 
 
-def said_in_ascii(words: Sequence[str], *, code: int) -> str:
+ASCII = {"PYTHONIOENCODING": "ascii"}
+LOCALE_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+"""Python's own way to ASCII: with another handler of errors than `strict`."""
+
+
+def said_in_ascii(words: Sequence[str], *, code: int, variables: Mapping[str, str] = ASCII) -> str:
     """Return what a verb prints where standard output takes ASCII alone."""
     result = subprocess.run(
         [sys.executable, "-m", "gridchase", *words],
         capture_output=True,
         check=False,
         timeout=100,
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
     )
     assert b"Traceback" not in result.stderr
     assert result.returncode == code
@@ -37,6 +42,11 @@ def said_in_ascii(words: Sequence[str], *, code: int) -> str:
 )
 def test_a_terminal_without_unicode_gets_substitutes(words: Sequence[str], code: int, part: str) -> None:
     assert part in said_in_ascii(words, code=code)
+
+
+def test_the_locale_c_gets_substitutes_too() -> None:
+    words = ["doctor", "--broker", "mqtt://127.0.0.1:9"]
+    assert "pass job=... or set GRIDCHASE_JOB" in said_in_ascii(words, code=1, variables=LOCALE_C)
 
 
 def test_check_tells_good_from_bad_without_unicode(tmp_path: Path) -> None:

@@ -205,6 +205,27 @@ def test_of_one_below_another_only_the_outer_speaks_and_no_file_is_left(tmp_path
 
 
 @pytest.mark.live
+def test_a_command_whose_streams_are_closed_runs_as_without_us(tmp_path: Path) -> None:
+    command = f"for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && exit 4; done; : >{tmp_path}/trained; exit 3"
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *RUN, "sh", "-c", command]
+    assert subprocess.run(closed, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=60).returncode == 3
+    assert (tmp_path / "trained").exists()
+
+
+@pytest.mark.live
+def test_with_stdin_closed_a_run_that_began_is_seen_to_begin(framework: Path) -> None:
+    script = f"{IMPORT}; o.hooks[0]()"
+    child = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *RUN, "--broker", "mqtt://127.0.0.1:9", sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": f"{framework}{os.pathsep}{ROOT}"},
+        stderr=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    )
+    assert b"gridchase run: " not in child.stderr
+
+
+@pytest.mark.live
 def test_a_signal_reaches_the_command_itself(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"import pathlib, signal; pathlib.Path({str(ready)!r}).touch(); signal.pause()"

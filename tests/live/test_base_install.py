@@ -64,6 +64,7 @@ def test_the_help_without_the_controller_offers_what_is_there() -> None:
     assert "simulated GPU" not in verbs
     assert {"demo,", "up,", "replay,"} <= set(absent.split())
     assert absent.endswith(f"; this is the training side alone: {install_command()}\n")
+    assert gridchase("fly", without="controller").stderr.endswith("there is no verb 'fly'; there are doctor, run\n")
 
 
 def test_with_what_the_extra_of_the_policy_service_brings_its_verb_works() -> None:

@@ -129,4 +129,5 @@ def test_what_the_environment_holds_cannot_act_on_the_terminal() -> None:
         timeout=60,
     )
     assert result.returncode == 1
+    assert b"\nemissions file  none " in result.stdout
     assert all(line.isprintable() for line in (result.stdout + result.stderr).decode().split("\n"))

@@ -170,7 +170,7 @@ def test_up_says_first_how_limits_come_back_and_does_so_at_a_hangup(node: LiveNo
     up = Up(node)
     first = node.log("up.log").splitlines()[0]
     assert "kill -9" in first
-    assert "`gridchase restore`" in first
+    assert f"`gridchase restore --set node.state_dir={node.state_dir}`" in first
     assert ended(up.child, signal.SIGHUP) == 0
     assert node.limit_w == PRIOR_W
 

@@ -9,6 +9,7 @@ from controller.config import default_state_dir
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig, StoreConfig
 from publishers.mqtt.bus_config import bus_faults
+from publishers.shared.files.lookup import file_fault
 from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.toml_config import load_sections, redacted_repr
 
@@ -81,5 +82,5 @@ def _check_files(config: PolicyConfig) -> Iterator[str]:
         "http.token_file": config.http.token_file,
     }
     for key, file in files.items():
-        if file and not Path(file).is_file():
-            yield f"{key} = {file!r}: there is no such file"
+        if file and (fault := file_fault(file)):
+            yield f"{key} = {file!r}: {fault}"

@@ -25,6 +25,7 @@ from policies.service.errors import UnknownJobError
 from policies.service.records import JobExport, JobKey, Trial
 from policies.service.store.store import open_store
 from policies.service.trials.jobs import JobRepository
+from publishers.shared.files.lookup import NO_FILE, file_fault
 from publishers.shared.files.private_dir import make_private_dir
 from publishers.shared.printable import printable
 from publishers.shared.process_identity import read_login_name
@@ -56,11 +57,14 @@ class DatabaseLocation:
         """Return the URL of the database."""
         return store_url(self.config, self.state_dir)
 
-    @property
-    def missing_file(self) -> Path | None:
-        """Return the path of a SQLite database that does not exist; None: it exists, or is not SQLite."""
-        file = Path(self.url.removeprefix(_SQLITE)) if self.url.startswith(_SQLITE) else None
-        return file if file is not None and not file.exists() else None
+    def fault(self, *, may_create: bool) -> str:
+        """Return why a SQLite database cannot be opened, and what to do; "" where it can, and of another one."""
+        file = self.url.removeprefix(_SQLITE)
+        fault = file_fault(file) if self.url.startswith(_SQLITE) else ""
+        if fault == NO_FILE:
+            absent = f"{file}: there is no database: did the service run with this --config and --state-dir?"
+            return "" if may_create else absent
+        return fault and f"{file}: {fault}; run this as the user of the service"
 
 
 def list_jobs(database: DatabaseLocation, *, as_json: bool) -> int:
@@ -175,8 +179,8 @@ async def opened_repository(database: DatabaseLocation, *, may_create: bool = Fa
         ControllerError: there is no database yet.
     """
     password = read_store_password(database.config.store)
-    if (file := database.missing_file) is not None and not may_create:
-        raise ControllerError(f"{file}: there is no database: did the service run with this --config and --state-dir?")
+    if fault := database.fault(may_create=may_create):
+        raise ControllerError(fault)
     if may_create and not database.config.store.url:
         make_private_dir(database.state_dir)
     async with open_store(database.url, password=password, timeout_s=database.config.store.timeout_s) as store:

@@ -43,6 +43,7 @@ from policies.replay.power_limit.evaluation import (
 from policies.replay.power_limit.example import example_run
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.vocabulary.units import HOUR_S
+from publishers.shared.files.lookup import folder_fault
 
 if TYPE_CHECKING:
     from gridchase.cli.verb import Verbs
@@ -160,8 +161,8 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
         PROCESSES,
     )
     for name, path in (("png", options.png), ("html", options.html)):
-        if path is not None and not path.parent.is_dir():
-            yield f"--{name} {path}: there is no folder {path.parent}"
+        if path is not None and (fault := folder_fault(path.parent)):
+            yield f"--{name} {path}: {fault}"
     if set(options.policy or ()) == {"chase-svr"} and find_spec("sklearn") is None:
         yield "--policy chase-svr: needs scikit-learn, which is not installed; add another policy"
     if options.png is not None and find_spec("matplotlib") is None:

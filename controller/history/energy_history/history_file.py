@@ -22,6 +22,7 @@ from controller.history.energy_history.writing import tidy, write_messages
 from policies.database.backends import make_sqlite_engine
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from publishers.messages.topics import Topics
+from publishers.shared.files.lookup import NO_FILE, file_fault
 from publishers.shared.files.private_dir import make_private_file
 from publishers.shared.log_once import FaultLog
 
@@ -177,10 +178,9 @@ def read_history(path: Path, work: Callable[[Connection], Result], *, timeout_s:
         DatabaseUnavailableError: there is no such file, it cannot be read, or statements took longer than `timeout_s`.
         DatabaseVersionError: it is of another version.
     """
-    if not path.is_file():
-        raise DatabaseUnavailableError(
-            f"{path}: there is no history yet; a controller makes that of its node, `gridchase web` that of a site"
-        )
+    if fault := file_fault(path):
+        absent = "there is no history yet; a controller makes that of its node, `gridchase web` that of a site"
+        raise DatabaseUnavailableError(f"{path}: {absent if fault == NO_FILE else f'{fault}; check who may read it'}")
     # Where no write-ahead log is beside it, nobody has it open: SQLite must not make one, nor try to.
     immutable = "" if Path(f"{path}-wal").exists() else "&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"

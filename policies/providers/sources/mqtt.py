@@ -15,7 +15,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Final, Literal, Self
 
@@ -38,6 +37,7 @@ from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames
 from publishers.mqtt.client import MqttClient
+from publishers.shared.files.lookup import file_fault
 from publishers.shared.files.secret_file import read_secret
 from publishers.shared.log_once import FaultLog
 
@@ -153,8 +153,8 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
             faults.append('username = "": must be set, because a password is')
         if self.ca_file and not self.url.startswith("mqtts://"):
             faults.append(f"url = {self.url!r}: must start with mqtts:// where ca_file is set")
-        if self.ca_file and not Path(self.ca_file).is_file():
-            faults.append(f"ca_file = {self.ca_file!r}: there is no such file")
+        if self.ca_file and (fault := file_fault(self.ca_file)):
+            faults.append(f"ca_file = {self.ca_file!r}: {fault}")
         return faults
 
 

@@ -63,6 +63,10 @@ _MAX_KEPT_PASSES: Final = 8
 LEFT_NS: Final = 30_000_000_000
 """Its thread has left a pass that has asked for no batch for so long [ns], and for `LEFT_REQUESTS` usual intervals."""
 LEFT_REQUESTS: Final = 20
+_ELSEWHERE: Final = (
+    "a loader is not published while another thread trains the same job: pass another job= or run= in one of them, if "
+    "both are trainings"
+)
 
 
 class Holds:
@@ -172,11 +176,14 @@ class LoaderPasses:
             return False
         if other not in known:
             self._elsewhere = [*self._elsewhere[1 - _MAX_KEPT_PASSES :], (source, other)]
-        warn_once(
-            "a loader is not published while another thread trains the same job: pass another job= or run= in one of "
-            "them, if both are trainings"
-        )
+        warn_once(_ELSEWHERE)
         return True
+
+    def tell_beside(self, present: "LoaderPass") -> None:
+        """Say so where a pass that has led to no iteration goes on while another thread trains: both began at once."""
+        passes = [one for one in self.recorder.passes if isinstance(one, LoaderPass)]
+        if any(one.is_training and one.thread is not present.thread and not one.is_left for one in passes):
+            warn_once(_ELSEWHERE)
 
     def take_over(self, former: "LoaderPasses") -> None:
         """Go on with the passes that are open, as if they had begun here: another run begins within them."""
@@ -407,6 +414,8 @@ class LoaderPass:
             self._rotate_marks()
         elif self._takes_over():
             self.count(self.times[-1:])
+        if not self.is_training:
+            self._passes.tell_beside(self)
         self._rotate_log()
         if recorder.gate is not None:
             return self._pass_gate(recorder.gate)

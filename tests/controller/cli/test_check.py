@@ -63,6 +63,11 @@ def test_a_missing_broker_that_up_does_not_bring_is_a_fault(check: Check, settin
     assert found(check(setting, has_file=False), "broker")["fault"]
 
 
+def test_a_state_directory_that_cannot_be_looked_at_is_a_fault(check: Check, tmp_path: Path) -> None:
+    (fault,) = [fault for fault in check(f"node.state_dir={tmp_path}/{'x' * 300}/state")["faults"] if "xxx" in fault]
+    assert "File name too long" in fault
+
+
 def test_a_node_without_gpus_is_a_fault(check: Check) -> None:
     report = check(backend=FakeBackend([]))
     assert found(report, "driver")["fault"] == "there is no GPU on this node: nothing is measured"

@@ -299,8 +299,9 @@ def test_restore_with_a_file_that_cannot_be_read_claims_no_success(
 
 
 def test_demo_options_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--duration-s", "1", "--seed", "-1"]) == 2
+    assert main(["demo", "--duration-s", "1", "--seed", "-1", "--json", f"/{'x' * 300}/day.json"]) == 2
     shown = capsys.readouterr().err
+    assert "xxx/day.json: File name too long" in shown
     assert "--duration-s 1" in shown
     assert "--seed -1" in shown
 

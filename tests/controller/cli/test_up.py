@@ -1,5 +1,6 @@
 """The page that `gridchase up` starts: on the controller's bus, with the history of a user's page."""
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,16 @@ def test_no_password_is_in_its_command(tmp_path: Path) -> None:
     config = msgspec.structs.replace(CONFIG, bus=BusConfig(username="ada", password_file=str(file)))
     assert page_config(config).bus.password_file == str(file)
     assert "correct horse" not in " ".join(page_command(config))
+
+
+def test_the_command_that_restores_is_that_of_the_same_gpus_and_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--simulate", "--set", f"node.state_dir={tmp_path}/a b", "--set", "bus.url=mqtt://elsewhere"]
+    assert main(["up", "--no-policy", *words]) == 2
+    command = capsys.readouterr().out.partition("`gridchase ")[2].partition("`")[0]
+    assert main(shlex.split(command)) == 0
+    assert f"{tmp_path}/a b: there is no journal; nothing to restore" in capsys.readouterr().out
 
 
 def test_a_wrong_configuration_of_the_page_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

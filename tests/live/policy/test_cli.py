@@ -248,6 +248,11 @@ def test_where_no_service_has_run_the_database_is_not_made_by_looking(
     code, _, err = run(capsys, tmp_path, "jobs")
     assert code == 1
     assert f"{tmp_path / 'policy.sqlite'}: there is no database" in err
+    code, _, err = run(capsys, tmp_path / ("x" * 300), "jobs")
+    assert (code, err.endswith("/policy.sqlite: File name too long; run this as the user of the service\n")) == (
+        1,
+        True,
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -229,6 +229,7 @@ def test_certificate_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
     file.touch()
     assert settings_in({}, ca_file=str(file), broker="mqtts://bus").broker.ca_file == str(file)
     assert "mqtts://" in faults_in({}, ca_file=str(file), broker="mqtt://bus")
+    assert faults_in({}, ca_file="x" * 300, broker="mqtts://bus").endswith("xxx': File name too long")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_service_and_controller_report_the_same_fault(override: str) -> None:
         (["store.url=sqlite+pysqlite:///x"], "must be sqlite:///PATH, with four slashes"),
         (["store.password_file=/etc/hostname"], "SQLite knows no password"),
         (["http.token_file=/no/tokens"], "http.token_file = '/no/tokens': there is no such file"),
+        ([f"http.token_file=/{'x' * 300}"], "File name too long"),
     ],
 )
 def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], fault: str) -> None:

@@ -209,6 +209,8 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_written(tmp_path: Path) 
 def test_where_there_is_no_history_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailableError, match="there is no history yet"):
         read_history(tmp_path / "history.sqlite", runs)
+    with pytest.raises(DatabaseUnavailableError, match="x: File name too long; check who may read it"):
+        read_history(tmp_path / ("x" * 300), runs)
 
 
 def test_a_clock_that_is_far_ahead_for_a_while_costs_nothing(tmp_path: Path) -> None:

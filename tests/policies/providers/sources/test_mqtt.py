@@ -289,6 +289,7 @@ async def test_the_source_s_name_is_cut_to_fit_messages() -> None:
         ({"unit": "EUR/MWh"}, "unit = 'EUR/MWh': must be that of kind = 'average'"),
         ({"password_file": "/secret"}, 'username = "": must be set'),
         ({"ca_file": "/no/such", "url": "mqtts://broker"}, "ca_file = '/no/such': there is no such file"),
+        ({"ca_file": "x" * 300, "url": "mqtts://broker"}, "File name too long"),
         ({"ca_file": __file__}, "must start with mqtts://"),
     ],
 )

@@ -314,6 +314,28 @@ def test_a_second_thread_that_trains_the_job_at_once_is_not_published_and_told(
     assert line.startswith("a loader is not published while another thread trains the same job")
 
 
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_of_two_threads_that_begin_at_once_one_is_not_published_and_told(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, has_steps: bool
+) -> None:
+    meeting = threading.Barrier(2)
+    if not has_steps:
+        monkeypatch.delitem(sys.modules, "torch.optim.optimizer")
+
+    def fit() -> None:
+        optimizer = Optimizer()
+        for _ in wrapped(3 * LOOK):
+            meeting.wait(60.0)
+            if has_steps:
+                optimizer.step()
+
+    in_threads(fit, fit)
+    assert sum(sizes(broker.runs())) < 2 * 3 * LOOK
+    assert [record.message[:28] for record in caplog.records if "another thread" in record.message] == [
+        "a loader is not published wh"
+    ]
+
+
 def test_trainings_in_threads_one_after_the_other_are_told_apart_as_in_one(broker: Broker) -> None:
     for _ in range(2):
         in_threads(fold_with_new_loader)

@@ -1,0 +1,32 @@
+"""Why there is no file, or no folder, at a path that somebody has given: `Path.is_file` raises where one may not look.
+
+>>> file_fault("/nowhere/token"), folder_fault("/nowhere"), file_fault("x" * 300), folder_fault("/")
+('there is no such file', 'there is no folder /nowhere', 'File name too long', '')
+"""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+NO_FILE: Final = "there is no such file"
+
+
+def file_fault(path: str | os.PathLike[str]) -> str:
+    """Return why there is no file at a path; "" where there is one."""
+    return _fault(path, stat.S_ISREG, NO_FILE)
+
+
+def folder_fault(path: str | os.PathLike[str]) -> str:
+    """Return why there is no folder at a path; "" where there is one."""
+    return _fault(path, stat.S_ISDIR, f"there is no folder {path}")
+
+
+def _fault(path: str | os.PathLike[str], is_kind: Callable[[int], bool], absent: str) -> str:
+    try:
+        return "" if is_kind(Path(path).stat().st_mode) else absent
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last where it holds a zero byte
+        return absent
+    except OSError as error:
+        return error.strerror or str(error)
