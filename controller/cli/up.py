@@ -63,8 +63,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     def do(options: argparse.Namespace) -> int:
         config = load_config(options.config, options.set)
         policy_config = None if options.no_policy else load_policy_config(options.policy_config)
-        if options.web_config is not None:
-            load_web_config(options.web_config)  # tells every fault before anything starts
+        if options.web_config is not None:  # tells every fault before anything starts
+            _warn_of_other_bus(options.web_config, load_web_config(options.web_config).bus, config, "page")
         page = None if options.no_web else partial(page_command, file=options.web_config)
         return up(config, policy_config, policy_file=options.policy_config, page=page)
 
@@ -86,8 +86,8 @@ def up(
         policy_file: where that was read from.
         page: returns the command of the page, a process of its own; None: without it.
     """
-    if policy is not None and policy.bus not in (BusConfig(), config.bus):
-        _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
+    if policy is not None:
+        _warn_of_other_bus(policy_file, policy.bus, config, "policy service")
     jobs_command = _jobs_command(config, policy_file)
     print(
         "power limits come back when this ends, also by Ctrl-C or with its terminal; after kill -9 or a crash of the"
@@ -99,6 +99,11 @@ def up(
     _LOGGER.info("configuration: %s", config_line(config))
     run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command, page=page), config)
     return 0
+
+
+def _warn_of_other_bus(file: Path | None, bus: BusConfig, config: Config, what: str) -> None:
+    if bus not in (BusConfig(), config.bus):
+        _LOGGER.warning("%s: [bus] is not used: `up` runs the %s on the controller's bus", file, what)
 
 
 async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str, page: PageCommand | None) -> None:

@@ -7,6 +7,7 @@ bus → intake → recorder's queue → history ← reports over HTTP
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import tzinfo
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,8 @@ SENDER_MESSAGES_PER_S: Final = 2_000.0
 """Of one node, or about the runs of one user."""
 BURST_S: Final = 10.0
 """20,000 messages of one sender may come at once: what is retained comes with each connection [s]."""
+OPEN_TIMEOUT_S: Final = 3.0
+"""For the history to be opened before it is told where the pages are [s]."""
 REFRESH_S: Final = 60.0
 """Between two looks at what was saved [s]."""
 NOT_CONNECTED: Final = "the broker has not answered yet"
@@ -68,7 +71,7 @@ async def run_web(
         config: the configuration.
         version: of gridchase, for the log.
         stop: ends it.
-        started: called with the URL, "" where nothing is served, once the history is open.
+        started: called with the URL, "" where nothing is served, once the history is open, or takes long.
 
     Raises:
         ConfigError: the configuration is wrong; with every fault.
@@ -146,13 +149,16 @@ class Site:
     async def run(self, stop: asyncio.Event, started: Callable[[str], None] = lambda _: None) -> None:
         """Record and serve until `stop` is set; then write what waits, within a bounded time."""
         try:
-            await self._recorder.flush()  # makes the tables, and tells at once what is wrong with the database
             async with self._server.serving() as url, asyncio.TaskGroup() as tasks:
+                is_open = asyncio.Event()
                 working = [
-                    tasks.create_task(self._recorder.run(), name="recorder"),
-                    tasks.create_task(self._refresh(), name="sums"),
+                    tasks.create_task(self._record(is_open), name="recorder"),
+                    tasks.create_task(self._refresh(is_open), name="sums"),
                     tasks.create_task(self._stream.run(), name="event stream"),
                 ]
+                with suppress(TimeoutError):  # a database that hangs: the pages of now need none
+                    async with asyncio.timeout(OPEN_TIMEOUT_S):
+                        await is_open.wait()
                 started(url)
                 await stop.wait()
                 for task in working:
@@ -166,8 +172,15 @@ class Site:
         await self._recorder.flush()
         await self._sums.refresh(self._clock.now_s())
 
-    async def _refresh(self) -> None:
+    async def _record(self, is_open: asyncio.Event) -> None:
+        """Make the tables, which tells at once what is wrong with the database, and record."""
+        await self._recorder.flush()
+        is_open.set()
+        await self._recorder.run()
+
+    async def _refresh(self, is_open: asyncio.Event) -> None:
         """Once a minute, read what was saved, and forget what is over; once, what was decided before the start."""
+        await is_open.wait()
         tick_s = self._clock.now_s()
         knows_past = False
         while True:

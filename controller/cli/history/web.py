@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -46,13 +47,27 @@ def web(config: WebConfig, *, until_stdin_closes: bool = False) -> int:
 
 
 def _set_at_end_of_stdin(stop: asyncio.Event) -> None:
-    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+    """Set `stop` once stdin has ended; a file, /dev/null, or none at all, has ended before."""
+    loop = asyncio.get_running_loop()
 
-    def on_readable() -> None:
-        loop.remove_reader(stdin)
+    def on_readable(stdin: int) -> None:
+        if not _read(stdin):
+            loop.remove_reader(stdin)
+            stop.set()
+
+    try:
+        if sys.stdin is None:
+            raise FileNotFoundError
+        loop.add_reader(sys.stdin.fileno(), on_readable, sys.stdin.fileno())
+    except OSError:
         stop.set()
 
-    loop.add_reader(stdin, on_readable)
+
+def _read(file: int) -> bytes:
+    try:
+        return os.read(file, 1_024)
+    except OSError:  # a terminal that was hung up
+        return b""
 
 
 def _print_url(url: str) -> None:

@@ -96,7 +96,7 @@ class HistoryFile:
         except DatabaseVersionError as error:
             self.close()
             raise DatabaseUnavailableError(f"{self._path}: {error}") from error
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, UnicodeDecodeError) as error:
             self.close()
             if not _is_damage(error):
                 raise DatabaseUnavailableError(f"{self._path}: {_said(error)}; {_mend(error, _CHECK)}") from error
@@ -201,7 +201,7 @@ def read_history(path: Path, work: Callable[[Connection], Result], *, timeout_s:
                     f"{path} is of another version: start the new gridchase once: it migrates the file"
                 )
             return work(connection)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, UnicodeDecodeError) as error:
         raise DatabaseUnavailableError(f"{path}: {_said(error)}; {_mend(error, 'check who may read it')}") from error
     finally:
         engine.dispose()
@@ -221,11 +221,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _is_damage(error: SQLAlchemyError) -> bool:
-    return _code(error) in _DAMAGED
+def _is_damage(error: SQLAlchemyError | UnicodeDecodeError) -> bool:
+    """Return whether a file is damaged; what SQLite says of a damaged schema may hold bytes of it."""
+    return isinstance(error, UnicodeDecodeError) or _code(error) in _DAMAGED
 
 
-def _mend(error: SQLAlchemyError, otherwise: str) -> str:
+def _mend(error: SQLAlchemyError | UnicodeDecodeError, otherwise: str) -> str:
     """Return what to do."""
     if _code(error) in _LOCKED:
         return "another program holds it: end it, or wait"
@@ -234,10 +235,10 @@ def _mend(error: SQLAlchemyError, otherwise: str) -> str:
     return "the file is damaged, or no history" if _is_damage(error) else otherwise
 
 
-def _code(error: SQLAlchemyError) -> int:
+def _code(error: Exception) -> int:
     origin = error.orig if isinstance(error, DatabaseError) else None
     return int(getattr(origin, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _said(error: SQLAlchemyError) -> str:
+def _said(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -88,14 +88,15 @@ def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:
     cannot be read, as of a newer version, knows nothing: its amounts are counted.
     """
     try:
-        record = with_evidence(_RECORDS.decode(text))
+        record = with_evidence(_RECORDS.decode(str(text)))
     except (msgspec.MsgspecError, RecursionError):
         record = RunEnergy(
             run=run, state="silent", gpu_model="", n_gpus=0, iterations=0, epochs=0, duration_s=0.0, energy_j=0.0
         )
-    if CURRENCY_SEPARATOR in (currency or ""):
+    known = str(currency or "")
+    if CURRENCY_SEPARATOR in known:
         record = msgspec.structs.replace(record, cost=None, baseline_cost=None)
-    return record if currency in {None, record.currency} else msgspec.structs.replace(record, currency=currency)
+    return record if known in {"", record.currency} else msgspec.structs.replace(record, currency=known)
 
 
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:

@@ -135,7 +135,7 @@ class HistoryRecorder:
                 await self.flush()
                 await self._store.close()
         except TimeoutError:
-            why = f"{self._store.name}: the disk does not answer"
+            why = f"{self._store.name}: does not answer"
         except Exception as error:  # noqa: BLE001 — whatever it is: a stop goes on
             why = f"{self._store.name} is not closed: {_said(error)}"
         if self.n_waiting:

@@ -180,7 +180,7 @@ def _write_runs(
         n_free -= found is None
         written[name] = account, of_run, kept
     new = [(name, kept[-1][0]) for name, (_, _, kept) in written.items() if name not in known]
-    began_s = {int(row["id"]): float(row["began_s"]) for row in known.values()}
+    began_s = {int(row["id"]): _number(row["began_s"]) or 0.0 for row in known.values()}
     numbers = {name: int(row["id"]) for name, row in known.items()} | _insert_runs(connection, new)
     growths: dict[tuple[int, int], Amounts] = {}
     for name, (_, of_run, _) in written.items():
@@ -264,7 +264,7 @@ def _account(row: RowMapping) -> RunAccount:
 
 def _number(value: object) -> float | None:
     """Return a value of a column of floats; SQLite keeps whatever it is given."""
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _insert_runs(connection: Connection, runs: Sequence[tuple[RunName, RunEnergy]]) -> dict[RunName, int]:

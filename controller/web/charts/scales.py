@@ -33,8 +33,7 @@ _FIRST_TIME_S: Final = datetime(1900, 1, 1, tzinfo=UTC).timestamp()
 _LAST_TIME_S: Final = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 """What is beyond, as milliseconds would be, is no time of a training: a gap."""
 _HUGE: Final = 1e250
-"""Beyond it, sums overflow, with what is free beyond the data of a logarithmic axis, which also ends below its inverse:
-such a value is a gap."""
+"""Beyond it, sums and the room beside them overflow, and below its inverse those of a logarithmic axis: a gap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,3 +61,13 @@ def test_a_wrong_configuration_of_the_page_ends_with_2(tmp_path: Path, capsys: p
     file.write_text("[web]\nport = -7\n")
     assert main(["up", "--simulate", "--no-policy", "--web-config", str(file)]) == 2
     assert "web.port" in capsys.readouterr().err
+
+
+def test_a_bus_of_its_own_is_said_to_be_unused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "web.toml"
+    verb = ["up", "--simulate", "--no-policy", "--set", "bus.url=mqtt://broker.example", "--web-config", str(file)]
+    for bus, is_said in (("mqtt://elsewhere.example", True), ("mqtt://broker.example", False)):
+        file.write_text(f'[bus]\nurl = "{bus}"\n')
+        caplog.clear()
+        assert main(verb) == 2
+        assert (f"{file}: [bus] is not used: `up` runs the page on the controller's bus" in caplog.text) == is_said

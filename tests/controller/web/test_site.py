@@ -13,10 +13,10 @@ from sqlalchemy import func, select
 from yarl import URL
 
 from controller.history.energy_history.history_file import read_history
-from controller.history.energy_history.recorder import FILE, PERIOD_S
+from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, FILE, PERIOD_S
 from controller.history.energy_history.report import Entry
 from controller.history.energy_history.schema import DECISIONS, GRID_QUARTERS
-from controller.web.app import REFRESH_S, Site
+from controller.web.app import OPEN_TIMEOUT_S, REFRESH_S, Site
 from controller.web.config import WebConfig, WebSettings
 from controller.web.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
 from controller.web.pages.savings import savings_of
@@ -102,6 +102,36 @@ async def site(state_dir: Path, bus: FakeBus | None = None) -> AsyncIterator[Ser
         tasks.create_task(parts.run(stop, urls.put_nowait))
         yield Served(bus, await urls.get(), client, state_dir)
         stop.set()
+
+
+class HangingStore:
+    """A history on a server that never answers."""
+
+    name, n_impossible = "history", 0
+
+    async def write(self, *_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async def read(self, *_: object, timeout_s: float) -> Any:  # noqa: ANN401 — it never returns
+        await asyncio.sleep(timeout_s)
+        raise TimeoutError
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_database_that_hangs_delays_neither_the_pages_of_now_nor_the_end() -> None:
+    stop, urls, clock = asyncio.Event(), asyncio.Queue[str](), LoopClock()
+    parts = Site(WebConfig(), bus=FakeBus(), store=HangingStore(), topics=TOPICS, clock=clock)
+    begun_s = clock.now_s()
+    async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as client:
+        tasks.create_task(parts.run(stop, urls.put_nowait))
+        async with client.get(await urls.get()) as response:
+            assert response.status == 200
+        assert clock.now_s() - begun_s <= OPEN_TIMEOUT_S + 0.1
+        begun_s = clock.now_s()
+        stop.set()
+    assert clock.now_s() - begun_s <= CLOSE_TIMEOUT_S + 0.1
 
 
 async def test_what_is_published_is_reported_over_http(tmp_path: Path) -> None:

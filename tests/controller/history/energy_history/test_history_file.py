@@ -14,6 +14,8 @@ from sqlalchemy.exc import OperationalError
 from controller.config import HistoryConfig
 from controller.history.energy_history import history_file
 from controller.history.energy_history.history_file import HistoryFile, read_history
+from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import DAY_S, HOUR_S
@@ -108,6 +110,7 @@ def test_a_history_of_two_versions_is_left_alone(tmp_path: Path) -> None:
         ("runs SET record = CAST(x'ff7b' AS TEXT)", 2e3),
         ("runs SET earlier = '{x'", 2e3),
         ("runs SET heard_s = 'abc'", 2e3),
+        ("runs SET began_s = 'abc'", 2e3),
         ("runs SET energy_j = 'abc'", 3e3),
         ("gpus SET energy_j = 'abc'", 2e3),
     ],
@@ -126,6 +129,8 @@ def test_what_cannot_be_read_of_a_row_is_not_known_and_the_run_goes_on(
     history.write([run_message(run_record(time_s=after_s, energy_j=2e3)), gpu_message(after_s, 2e3)], now_s=after_s)
     history.close()
     assert read_history(path, lambda it: it.execute(select(func.sum(RUN_QUARTERS.c.energy_j))).scalar()) == energy_j
+    (parts,) = read_history(path, lambda it: run_parts(it, [Period(0.0, after_s + 1.0)], RunFilter()))
+    assert entry_of("total", parts).energy_j == energy_j
     assert not list(tmp_path.glob("*.damaged-*"))
 
 
@@ -143,6 +148,17 @@ def test_a_damaged_history_is_moved_aside_and_a_new_one_begins(
     assert [record.getMessage() for record in caplog.records] == [
         f"{path} is damaged: it is kept as {aside}, and a new history begins"
     ]
+
+
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    write(path, "r1")
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE runs", b"CREATE \xffABLE runs"))
+    with pytest.raises(DatabaseUnavailableError, match="the file is damaged"):
+        read_history(path, runs)
+    write(path, "after")
+    assert read_history(path, runs) == ["after"]
+    assert len(list(tmp_path.glob("history.sqlite.damaged-*"))) == 1
 
 
 def test_a_history_that_is_damaged_while_it_is_open_is_moved_aside_too(tmp_path: Path) -> None:

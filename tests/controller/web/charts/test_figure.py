@@ -142,6 +142,8 @@ def test_without_data_it_is_said(ys: list[float]) -> None:
 
 @given(ys=st.lists(ANY, max_size=6), xs=st.lists(ANY, max_size=6), is_log=st.booleans(), is_stepped=st.booleans())
 @example(ys=[], xs=[3.8e293], is_log=True, is_stepped=False)
+@example(ys=[1e212, 1e-298], xs=[0.0], is_log=True, is_stepped=False)
+@example(ys=[1e299, 1e-2], xs=[0.0], is_log=True, is_stepped=False)
 @settings(max_examples=20)
 def test_whatever_the_values_everything_has_a_place(
     ys: list[float], xs: list[float], is_log: bool, is_stepped: bool
