@@ -397,7 +397,7 @@ class Pauses(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A power limit at which a person holds all GPUs of a run, whatever its plan says.
+    """A power limit at which a person holds all GPUs of a run, or of whichever run has one GPU, whatever its plan says.
 
     Attributes:
         power_limit_w: what was asked for [W]; no GPU gets more than its prior limit, nor what it does not take.
@@ -475,20 +475,27 @@ class PinPreview:
     sentence: str = ""
 
 
-class Pins(Protocol):
-    """The pins of the runs of this node, as people ask for them. Each call may raise PinRefusedError."""
+PinOwner = RunKey | str
+"""What is pinned: a run, or a GPU by its UUID, with each run that has it."""
 
-    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
+
+class Pins(Protocol):
+    """The pins of the runs and GPUs of this node, as people ask for them. Each call may raise PinRefusedError."""
+
+    def gpu_pins(self) -> Mapping[str, PinState]:
+        """Return the GPUs that are pinned, by UUID."""
+
+    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
         """Hold all GPUs of a run at a limit [W] until a time [Unix s], instead of a pin that it may have."""
 
-    def preview(self, key: RunKey, *, power_limit_w: float, until_s: float) -> PinPreview:
+    def preview(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> PinPreview:
         """Return what a pin would do; nothing is changed."""
 
-    def release(self, key: RunKey, *, why: str, by: str) -> PinState:
-        """End the pin of a run, if it has one."""
+    def release(self, owner: PinOwner, *, why: str, by: str) -> PinState:
+        """End a pin, if there is one."""
 
-    def state_of(self, key: RunKey) -> PinState:
-        """Return what is known of the pin of a run."""
+    def state_of(self, owner: PinOwner) -> PinState:
+        """Return what is known of a pin."""
 
 
 class PinSource(Protocol):
