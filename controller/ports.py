@@ -424,8 +424,8 @@ class PinState:
     """What is known of the pin of a run.
 
     Attributes:
-        state: `none`; `asked`: it is not confirmed yet; `done`: all GPUs of this node have been read back; `failed`: a
-            GPU of this node cannot be set, or was not read back in time.
+        state: `none`; `asked`: it is not confirmed yet; `waiting`: it is for a GPU that no run has now; `done`: all
+            GPUs of the run on this node have been read back; `failed`: one cannot be set, or was not read back in time.
         power_limit_w: the limit that was asked for [W].
         applied_power_limit_w: the limit that is set, clamped to what each GPU may have [W].
         enforced_power_limit_w: the least limit that was read back from a GPU [W]; None: not all are confirmed.
@@ -436,7 +436,7 @@ class PinState:
         ended_because: why the last pin has ended.
     """
 
-    state: Literal["none", "asked", "done", "failed"]
+    state: Literal["none", "asked", "waiting", "done", "failed"]
     power_limit_w: float | None = None
     applied_power_limit_w: float | None = None
     enforced_power_limit_w: float | None = None

@@ -7,11 +7,11 @@ often is not obeyed.
 """
 
 import asyncio
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from controller.errors import PinRefusedError
 from controller.orders.pins import RunPins
-from controller.ports import Bus, PinOwner
+from controller.ports import Bus, PinOwner, PinState
 from controller.runtime.clock import Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
@@ -28,6 +28,15 @@ ORDERS_PER_MIN: Final = 10.0
 MAX_REMEMBERED: Final = 256
 """Answers that are given again to an order that comes twice, and runs whose orders are counted."""
 RETAINED: Final = "a retained order is not obeyed: publish it without the retain flag, and clear this one"
+
+
+class Answer(NamedTuple):
+    """What has become of an order: as in `OrderResult`."""
+
+    state: Literal["done", "failed"]
+    reason: str
+    detail: str
+    enforced_power_limit_w: float | None = None
 
 
 class BusOrders:
@@ -159,20 +168,12 @@ class BusOrders:
         try:
             state = self._pins.state_of(owner)
         except PinRefusedError as refusal:
-            self._answer(owner, order, "failed", refusal.reason, str(refusal))
+            answer: Answer | None = Answer("failed", refusal.reason, str(refusal))
         else:
-            match state.state:
-                case "done":
-                    enforced_w, n_gpus = state.enforced_power_limit_w or 0.0, state.n_gpus
-                    detail = f"{enforced_w:g} W read back from {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
-                    self._answer(owner, order, "done", "pinned", detail, enforced_power_limit_w=enforced_w)
-                case "failed":
-                    self._answer(owner, order, "failed", "not_in_force", state.detail or "it was not read back in time")
-                case "none":
-                    self._answer(owner, order, "failed", "ended", state.ended_because)
-                case "asked":
-                    return
-        del self._waiting[owner]
+            answer = answer_of(order, state)
+        if answer is not None:
+            self._answer(owner, order, *answer)
+            del self._waiting[owner]
 
     def _answer(
         self,
@@ -181,7 +182,6 @@ class BusOrders:
         state: Literal["done", "refused", "failed"],
         reason: str,
         detail: str,
-        *,
         enforced_power_limit_w: float | None = None,
     ) -> None:
         ids = {"gpu_uuid": owner} if isinstance(owner, str) else owner._asdict()
@@ -207,3 +207,21 @@ class BusOrders:
         else:
             topic = self._topics.run(owner, "set/result")
         self._bus.publish(topic, encode(result), qos=1)
+
+
+def answer_of(order: Order, state: PinState) -> Answer | None:
+    """Return what to answer to an order to pin, by what is known of the pin; None: it is not read back yet."""
+    enforced_w, n_gpus = state.enforced_power_limit_w, state.n_gpus
+    if state.state == "none":
+        return Answer("failed", "ended", state.ended_because)
+    if (state.power_limit_w, state.until_s, state.why) != (order.power_limit_w, order.until_s, order.why):
+        return Answer("failed", "replaced", f"{state.by} has pinned another limit")
+    match state.state:
+        case "done":
+            detail = f"{enforced_w or 0.0:g} W read back from {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
+            return Answer("done", "pinned", detail, enforced_w)
+        case "waiting":
+            return Answer("done", "waiting", state.detail)
+        case "failed":
+            return Answer("failed", "not_in_force", state.detail or "it was not read back in time")
+    return None

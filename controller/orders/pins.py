@@ -283,7 +283,7 @@ class RunPins:
             return PinState(state="none", ended_because=self._ended.get(owner) or "")
         pin = held.pin
         state = PinState(
-            state="asked",
+            state="waiting",
             power_limit_w=pin.power_limit_w,
             set_at_s=pin.set_at_s,
             until_s=pin.until_s,
@@ -302,6 +302,7 @@ class RunPins:
             state,
             applied_power_limit_w=wanted.power_limit_w if wanted is not None and is_wanted else None,
             enforced_power_limit_w=enforced_w,
+            state="asked",
             n_gpus=len(run.gpus.uuids),
             detail="",
         )

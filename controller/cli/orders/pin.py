@@ -43,7 +43,7 @@ def pin(options: argparse.Namespace) -> int:
     seen = wait_for(seen, client.pin_of, lambda now: now.state != "asked", timeout_s=options.wait_s)
     seen = RunState(owner, seen.fields | {"preview": preview.fields})
     print_state(seen, _sentence(seen), as_json=options.json)
-    return 0 if seen.state == "done" else 1
+    return 0 if seen.state in {"done", "waiting"} else 1
 
 
 def _until_s(text: str) -> float:
@@ -69,6 +69,8 @@ def _sentence(seen: RunState) -> str:
         case "done":
             gpus = "1 GPU" if n_gpus == 1 else f"{n_gpus} GPUs"
             return f"done: {gpus} at {enforced_w:g} W, read back"
+        case "waiting":
+            return f"done: {seen.fields.get('detail')}"
         case "none":
             return f"not pinned: {seen.fields.get('ended_because')}"
         case _:

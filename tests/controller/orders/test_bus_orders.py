@@ -201,6 +201,35 @@ async def test_a_retained_order_is_refused_and_that_is_said(tmp_path: Path, capl
     assert "a retained order is not obeyed" in caplog.text
 
 
+async def test_a_pin_that_another_person_replaces_is_not_said_to_be_done(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order()
+        bench.pin(180.0, by="bob")
+        await bench.train(2)
+        bench.write()
+        await bench.train(2)
+        assert bench.reasons() == [("failed", "replaced")]
+        assert bench.results()[0].detail == "bob has pinned another limit"
+
+
+async def test_a_pin_for_a_gpu_that_no_run_has_is_answered_at_once(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    now_s = bench.clock.now_s()
+    order = Order(
+        time_s=now_s, action="pin", correlation="o-1", by="ada", why="x", power_limit_w=205.0, until_s=now_s + 600
+    )
+    async with asyncio.TaskGroup() as tasks:
+        hearing = tasks.create_task(bench.orders.run())
+        await asyncio.sleep(0)
+        bench.bus.publish(TOPICS.gpu(NODE, "GPU-fake-0", "set"), encode(order), qos=1)
+        await asyncio.sleep(2)
+        hearing.cancel()
+    (payload,) = bench.bus.payloads(TOPICS.gpu(NODE, "GPU-fake-0", "set/result"))
+    result = decode(payload, OrderResult)
+    assert (result.state, result.reason, result.enforced_power_limit_w) == ("done", "waiting", None)
+
+
 async def test_a_gpu_is_pinned_by_an_order_on_its_own_nodes_topic(tmp_path: Path) -> None:
     bench = OrderBench(tmp_path)
     now_s, gpu = bench.clock.now_s(), "GPU-fake-0"

@@ -190,7 +190,11 @@ async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tm
         bench.say("status", rank_status(gpus=["GPU-0", "GPU-1"], state="finished"))
         await asyncio.sleep(5)
         idle = bench.pins.state_of("GPU-1")
-        assert (idle.state, idle.n_gpus, idle.detail) == ("asked", 0, "no run has this GPU now: it has its prior limit")
+        assert (idle.state, idle.n_gpus, idle.detail) == (
+            "waiting",
+            0,
+            "no run has this GPU now: it has its prior limit",
+        )
         bench.say("status", rank_status(gpus=["GPU-1"], run="run-2", pid=77), run="run-2")
         await asyncio.sleep(5)
         pin = bench.pins.pin_of(RunKey(KEY.user, KEY.job, "run-2"))
@@ -209,7 +213,7 @@ async def test_a_pin_for_a_gpu_outlasts_a_restart_and_waits_for_a_run(tmp_path: 
         async with asyncio.TaskGroup() as tasks:
             pinning = tasks.create_task(bench.pins.run())
             await asyncio.sleep(2 * ABSENT_S)
-            assert bench.pins.state_of("GPU-fake-0").state == "asked"
+            assert bench.pins.state_of("GPU-fake-0").state == "waiting"
             assert "no run has this GPU" in bench.pins.preview("GPU-fake-0", **ORDER).sentence
             await asyncio.sleep(9 * ABSENT_S)
             assert bench.pins.state_of("GPU-fake-0") == PinState(state="none", ended_because="its time is over")
