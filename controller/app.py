@@ -127,7 +127,7 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
                 RunHistory(state_dir) as history,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
-                RunPins(state_dir, clock=node.clock) as pins,
+                RunPins(state_dir, clock=node.clock, observes=node.config.plan.observe) as pins,
             ):
                 app = _App(node, status, gpus, intake, profiles, history, checkpoints, pins)
                 async with node.connect(app.will, app.births) as bus:
@@ -222,7 +222,7 @@ class _App:
             pause_wanted=pause_wanted,
             pins=self._pins,
         )
-        self._pins.runs = router.runs
+        self._pins.runs, self._pins.gpus = router.runs, units
 
         def snapshot() -> Snapshot:
             return _snapshot(bus, own, self._left_out(), feed, units, router, self._node.history)

@@ -397,7 +397,7 @@ class Pauses(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A power limit at which a person holds all GPUs of a run, whatever its plan says.
+    """A power limit at which a person holds all GPUs of a run, or of whichever run has one GPU, whatever its plan says.
 
     Attributes:
         power_limit_w: what was asked for [W]; no GPU gets more than its prior limit, nor what it does not take.
@@ -424,8 +424,8 @@ class PinState:
     """What is known of the pin of a run.
 
     Attributes:
-        state: `none`; `asked`: it is not confirmed yet; `done`: all GPUs of this node have been read back; `failed`: a
-            GPU of this node cannot be set, or was not read back in time.
+        state: `none`; `asked`: it is not confirmed yet; `waiting`: it is for a GPU that no run has now; `done`: all
+            GPUs of the run on this node have been read back; `failed`: one cannot be set, or was not read back in time.
         power_limit_w: the limit that was asked for [W].
         applied_power_limit_w: the limit that is set, clamped to what each GPU may have [W].
         enforced_power_limit_w: the least limit that was read back from a GPU [W]; None: not all are confirmed.
@@ -436,7 +436,7 @@ class PinState:
         ended_because: why the last pin has ended.
     """
 
-    state: Literal["none", "asked", "done", "failed"]
+    state: Literal["none", "asked", "waiting", "done", "failed"]
     power_limit_w: float | None = None
     applied_power_limit_w: float | None = None
     enforced_power_limit_w: float | None = None
@@ -475,20 +475,27 @@ class PinPreview:
     sentence: str = ""
 
 
-class Pins(Protocol):
-    """The pins of the runs of this node, as people ask for them. Each call may raise PinRefusedError."""
+PinOwner = RunKey | str
+"""What is pinned: a run, or a GPU by its UUID, with each run that has it."""
 
-    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
+
+class Pins(Protocol):
+    """The pins of the runs and GPUs of this node, as people ask for them. Each call may raise PinRefusedError."""
+
+    def gpu_pins(self) -> Mapping[str, PinState]:
+        """Return the GPUs that are pinned, by UUID."""
+
+    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
         """Hold all GPUs of a run at a limit [W] until a time [Unix s], instead of a pin that it may have."""
 
-    def preview(self, key: RunKey, *, power_limit_w: float, until_s: float) -> PinPreview:
+    def preview(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> PinPreview:
         """Return what a pin would do; nothing is changed."""
 
-    def release(self, key: RunKey, *, why: str, by: str) -> PinState:
-        """End the pin of a run, if it has one."""
+    def release(self, owner: PinOwner, *, why: str, by: str) -> PinState:
+        """End a pin, if there is one."""
 
-    def state_of(self, key: RunKey) -> PinState:
-        """Return what is known of the pin of a run."""
+    def state_of(self, owner: PinOwner) -> PinState:
+        """Return what is known of a pin."""
 
 
 class PinSource(Protocol):

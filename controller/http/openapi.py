@@ -10,7 +10,15 @@ from typing import Final
 from controller.http.health import Liveness, Readiness
 from controller.http.orders import PATH
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest
-from controller.http.pins import PinPreviewRequest, PinRequest, ReleaseRequest
+from controller.http.pins import (
+    GpuPin,
+    GpuPinPreviewRequest,
+    GpuPinRequest,
+    GpuReleaseRequest,
+    PinPreviewRequest,
+    PinRequest,
+    ReleaseRequest,
+)
 from controller.ports import PauseState, PinPreview, PinState
 from publishers.shared.http.openapi import Api, Operation, describe
 
@@ -27,7 +35,7 @@ _API: Final = Api(
     port=9321,
     problems={
         400: "It cannot be read: a name or the body is not what this document says.",
-        404: "No such run trains on this node now.",
+        404: "No such run trains on this node now, or it has no such GPU.",
         409: "The run cannot be paused or pinned, or not by this controller.",
         413: "The body is longer than 4 KiB.",
         422: "It can be read, but asks for more time than a pause or a pin may last, or for a pin without a reason.",
@@ -107,6 +115,37 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         method="POST",
         answer=PinState,
         body=ReleaseRequest,
+        problems=_WITH_BODY,
+        access="write",
+    ),
+    "listGpuPins": Operation(
+        summary="The GPUs that are pinned", path="/v1/gpus/pins", answer=list[GpuPin], problems=(401,), access="remote"
+    ),
+    "pinGpu": Operation(
+        summary="Hold each run that has a GPU at a limit until a time; for operators alone",
+        path="/v1/gpus/pin",
+        method="POST",
+        answer=PinState,
+        status=202,
+        body=GpuPinRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "previewGpuPin": Operation(
+        summary="What a pin of a GPU would do; nothing is changed",
+        path="/v1/gpus/pin/preview",
+        method="POST",
+        answer=PinPreview,
+        body=GpuPinPreviewRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "releaseGpu": Operation(
+        summary="End the pin of a GPU, if it has one",
+        path="/v1/gpus/release",
+        method="POST",
+        answer=PinState,
+        body=GpuReleaseRequest,
         problems=_WITH_BODY,
         access="write",
     ),

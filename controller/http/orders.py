@@ -17,6 +17,7 @@ MAX_BODY_BYTES: Final = 4_096
 _WRONG: Final = HTTPStatus.UNPROCESSABLE_ENTITY
 _STATUSES: Final = {
     "unknown_run": HTTPStatus.NOT_FOUND,
+    "unknown_gpu": HTTPStatus.NOT_FOUND,
     **dict.fromkeys(("too_long", "bad_limit", "bad_time", "bad_why"), _WRONG),
 }
 

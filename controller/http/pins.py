@@ -6,9 +6,14 @@ GET  /v1/jobs/{user}/{job}/runs/{run}/pin
 POST /v1/jobs/{user}/{job}/runs/{run}/pin            {"power_limit_w": 205, "until_s": 1794000000, "why": "…"}
 POST /v1/jobs/{user}/{job}/runs/{run}/pin/preview    {"power_limit_w": 205, "until_s": 1794000000}
 POST /v1/jobs/{user}/{job}/runs/{run}/release        {"why": "…"}
+
+The same for a GPU, whichever run has it, by operators alone; these bodies name it:
+
+GET  /v1/gpus/pins
+POST /v1/gpus/pin, /v1/gpus/pin/preview, /v1/gpus/release    {"gpu_uuid": "GPU-…", …}
 """
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from typing import Annotated
 
@@ -17,8 +22,8 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.http.orders import PATH, Authenticate, for_readers, key_of, read_body
-from controller.ports import Pins
-from publishers.messages.codec import TimeS
+from controller.ports import Pins, PinState
+from publishers.messages.codec import Name, TimeS
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
 PinnedW = Annotated[float, Meta(gt=0, le=1e6)]
@@ -41,6 +46,31 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The body of a request to release."""
 
     why: Annotated[str, Meta(max_length=120)] = ""
+
+
+class GpuPinPreviewRequest(PinPreviewRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a question what a pin would do to the run that has a GPU."""
+
+    gpu_uuid: Name
+
+
+class GpuPinRequest(PinRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request to pin each run that has a GPU."""
+
+    gpu_uuid: Name
+
+
+class GpuReleaseRequest(ReleaseRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request to release a GPU."""
+
+    gpu_uuid: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPin(PinState):
+    """A GPU that is pinned."""
+
+    gpu_uuid: str
 
 
 def pin_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
@@ -69,4 +99,34 @@ def pin_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
         Route(name="previewPin", method="POST", path=f"{PATH}/pin/preview", handle=preview, authenticate=authenticate),
         Route(name="release", method="POST", path=f"{PATH}/release", handle=release, authenticate=authenticate),
     )
-    return [replace(route, limit=limit) for route in routes]
+    return [replace(route, limit=limit) for route in (*routes, *_gpu_routes(pins, authenticate))]
+
+
+def _gpu_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
+    """Return the routes about GPUs: their paths name no user, so that no token of a user opens them."""
+
+    async def show(_request: web.Request, _client: str) -> web.Response:
+        return json_response([GpuPin(**asdict(state), gpu_uuid=uuid) for uuid, state in pins.gpu_pins().items()])
+
+    async def preview(request: web.Request, _client: str) -> web.Response:
+        body = await read_body(request, GpuPinPreviewRequest)
+        return json_response(pins.preview(body.gpu_uuid, power_limit_w=body.power_limit_w, until_s=body.until_s))
+
+    async def pin(request: web.Request, client: str) -> web.Response:
+        body = await read_body(request, GpuPinRequest)
+        order = {"power_limit_w": body.power_limit_w, "until_s": body.until_s}
+        return json_response(pins.pin(body.gpu_uuid, **order, why=body.why, by=client), status=HTTPStatus.ACCEPTED)
+
+    async def release(request: web.Request, client: str) -> web.Response:
+        body = await read_body(request, GpuReleaseRequest)
+        return json_response(pins.release(body.gpu_uuid, why=body.why, by=client))
+
+    path = "/v1/gpus"
+    return [
+        Route(name="listGpuPins", path=f"{path}/pins", handle=show, authenticate=for_readers(authenticate)),
+        Route(name="pinGpu", method="POST", path=f"{path}/pin", handle=pin, authenticate=authenticate),
+        Route(
+            name="previewGpuPin", method="POST", path=f"{path}/pin/preview", handle=preview, authenticate=authenticate
+        ),
+        Route(name="releaseGpu", method="POST", path=f"{path}/release", handle=release, authenticate=authenticate),
+    ]

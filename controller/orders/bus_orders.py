@@ -1,4 +1,4 @@
-"""Orders that operators send over the bus: to pin the limit of a run, and to release it.
+"""Orders that operators send over the bus: to pin the limit of a run, or of a GPU, and to release it.
 
 Who may send one is the broker's to say: its rules let operators alone write `…/set`. So orders are heard only where
 the operator of the node has switched them on, on a broker that knows its users. An order is answered, on
@@ -7,15 +7,15 @@ often is not obeyed.
 """
 
 import asyncio
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from controller.errors import PinRefusedError
 from controller.orders.pins import RunPins
-from controller.ports import Bus
+from controller.ports import Bus, PinOwner, PinState
 from controller.runtime.clock import Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
-from publishers.messages.topics import RunKey, Topics
+from publishers.messages.topics import Topics
 from publishers.mqtt.receiving.quotas import TokenBucket
 from publishers.shared.log_once import InvalidMessages
 from publishers.shared.recent_dict import RecentDict
@@ -30,8 +30,17 @@ MAX_REMEMBERED: Final = 256
 RETAINED: Final = "a retained order is not obeyed: publish it without the retain flag, and clear this one"
 
 
+class Answer(NamedTuple):
+    """What has become of an order: as in `OrderResult`."""
+
+    state: Literal["done", "failed"]
+    reason: str
+    detail: str
+    enforced_power_limit_w: float | None = None
+
+
 class BusOrders:
-    """Obeys the orders about the runs that this node leads.
+    """Obeys the orders about the runs that this node leads, and about its GPUs.
 
     Args:
         pins: the pins of the runs.
@@ -51,16 +60,17 @@ class BusOrders:
         self._topics = topics
         self._clock = clock
         self._invalid_messages = invalid_messages
-        self._buckets: RecentDict[RunKey, TokenBucket] = RecentDict(MAX_REMEMBERED)
-        self._answered: RecentDict[tuple[RunKey, str], OrderResult] = RecentDict(MAX_REMEMBERED)
-        self._waiting: dict[RunKey, Order] = {}
-        """The pin that each run was ordered last, until it has been read back."""
+        self._buckets: RecentDict[PinOwner, TokenBucket] = RecentDict(MAX_REMEMBERED)
+        self._answered: RecentDict[tuple[PinOwner, str], OrderResult] = RecentDict(MAX_REMEMBERED)
+        self._waiting: dict[PinOwner, Order] = {}
+        """The pin that each run or GPU was ordered last, until it has been read back."""
         self._is_waiting = asyncio.Event()
 
     async def run(self) -> None:
         """Hear orders until cancelled, and answer those that were waiting to be read back."""
-        topic_filter = self._topics.run_filter("set")
-        self._bus.subscribe(topic_filter, self._on_order, qos=1, on_retained=self._on_retained)
+        topic_filters = self._topics.run_filter("set"), self._topics.gpu(self._node, None, "set")
+        for topic_filter in topic_filters:
+            self._bus.subscribe(topic_filter, self._on_order, qos=1, on_retained=self._on_retained)
         try:
             while True:
                 await self._is_waiting.wait()
@@ -70,7 +80,8 @@ class BusOrders:
                     self._is_waiting.clear()
                 await self._clock.sleep_until(self._clock.now_s() + TICK_S)
         finally:
-            self._bus.unsubscribe(topic_filter, self._on_order)
+            for topic_filter in topic_filters:
+                self._bus.unsubscribe(topic_filter, self._on_order)
 
     def _on_order(self, topic: str, payload: bytes) -> None:
         found = self._read(topic, payload)
@@ -86,99 +97,97 @@ class BusOrders:
         if found is not None:
             self._answer(*found, "refused", "retained", RETAINED)
 
-    def _read(self, topic: str, payload: bytes) -> tuple[RunKey, Order] | None:
-        """Return an order about a run that this node leads; None: it is no order, or not for this node."""
+    def _owner(self, topic: str) -> PinOwner | None:
+        """Return the run that this node leads, or its GPU, to which a topic belongs; None: it is for others."""
         parsed = self._topics.parse(topic)
-        key = None if parsed is None else parsed.run
-        run = None if key is None else self._pins.runs.get(key)
-        if key is None or run is None or not run.is_led_here or not payload:
+        if parsed is None:
+            return None
+        if parsed.run is None:
+            return parsed.gpu_uuid if parsed.node == self._node and parsed.gpu_uuid in self._pins.gpus else None
+        run = self._pins.runs.get(parsed.run)
+        return parsed.run if run is not None and run.is_led_here else None
+
+    def _read(self, topic: str, payload: bytes) -> tuple[PinOwner, Order] | None:
+        """Return an order, and what it is about; None: it is no order, or not for this node."""
+        owner = self._owner(topic)
+        if owner is None or not payload:
             return None
         now_s = self._clock.monotonic_ns() / 1e9
-        bucket = self._buckets.get(key)
+        bucket = self._buckets.get(owner)
         if bucket is None:
-            bucket = self._buckets[key] = TokenBucket(ORDERS_PER_MIN / 60.0, now_s, burst_s=60.0)
+            bucket = self._buckets[owner] = TokenBucket(ORDERS_PER_MIN / 60.0, now_s, burst_s=60.0)
         if not bucket.take(now_s):
-            self._invalid_messages.add(topic, f"more than {ORDERS_PER_MIN:g} orders a minute for one run")
+            self._invalid_messages.add(topic, f"more than {ORDERS_PER_MIN:g} orders a minute for one run or GPU")
             return None
         try:
-            return key, decode(payload, Order)
+            return owner, decode(payload, Order)
         except DecodeError as error:
             self._invalid_messages.add(topic, str(error))
             return None
 
-    def _obey(self, key: RunKey, order: Order) -> None:
+    def _obey(self, owner: PinOwner, order: Order) -> None:
         """Do what an order says, or refuse it; one that comes twice is answered twice, and obeyed once."""
-        waiting, former = self._waiting.get(key), self._answered.get((key, order.correlation))
+        waiting, former = self._waiting.get(owner), self._answered.get((owner, order.correlation))
         if former is not None:
-            self._send(key, former)
+            self._send(owner, former)
         if former is not None or (waiting is not None and waiting.correlation == order.correlation):
             return
         age_s = self._clock.now_s() - order.time_s
         if abs(age_s) > MAX_AGE_S:
             when = f"{age_s:.0f} s ago" if age_s > 0 else f"{-age_s:.0f} s ahead"
             detail = f"it was sent {when} by its time_s: only orders of the last {MAX_AGE_S:g} s are obeyed"
-            self._answer(key, order, "refused", "stale", detail)
+            self._answer(owner, order, "refused", "stale", detail)
             return
         try:
-            self._do(key, order, by=f"{order.by} over the bus")
+            self._do(owner, order, by=f"{order.by} over the bus")
         except PinRefusedError as refusal:
-            self._answer(key, order, "refused", refusal.reason, str(refusal))
+            self._answer(owner, order, "refused", refusal.reason, str(refusal))
 
-    def _do(self, key: RunKey, order: Order, *, by: str) -> None:
+    def _do(self, owner: PinOwner, order: Order, *, by: str) -> None:
         """Do what an order says.
 
         Raises:
             PinRefusedError: the run refuses it.
         """
         if order.action == "release":
-            state = self._pins.release(key, why=order.why, by=by)
-            self._answer(key, order, "done", "released", state.ended_because)
+            state = self._pins.release(owner, why=order.why, by=by)
+            self._answer(owner, order, "done", "released", state.ended_because)
             return
         if order.power_limit_w is None or order.until_s is None:
             raise PinRefusedError("bad_order", "a pin needs power_limit_w and until_s")
-        self._pins.pin(key, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
-        former = self._waiting.get(key)
+        self._pins.pin(owner, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
+        former = self._waiting.get(owner)
         if former is not None:
-            self._answer(key, former, "failed", "replaced", f"{by} has pinned another limit")
-        self._waiting[key] = order
+            self._answer(owner, former, "failed", "replaced", f"{by} has pinned another limit")
+        self._waiting[owner] = order
         self._is_waiting.set()
 
-    def _follow(self, key: RunKey) -> None:
+    def _follow(self, owner: PinOwner) -> None:
         """Answer a pin that has been read back, or cannot be set, or has ended."""
-        order = self._waiting[key]
+        order = self._waiting[owner]
         try:
-            state = self._pins.state_of(key)
+            state = self._pins.state_of(owner)
         except PinRefusedError as refusal:
-            self._answer(key, order, "failed", refusal.reason, str(refusal))
+            answer: Answer | None = Answer("failed", refusal.reason, str(refusal))
         else:
-            match state.state:
-                case "done":
-                    enforced_w, n_gpus = state.enforced_power_limit_w or 0.0, state.n_gpus
-                    detail = f"{enforced_w:g} W read back from {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
-                    self._answer(key, order, "done", "pinned", detail, enforced_power_limit_w=enforced_w)
-                case "failed":
-                    self._answer(key, order, "failed", "not_in_force", state.detail or "it was not read back in time")
-                case "none":
-                    self._answer(key, order, "failed", "ended", state.ended_because)
-                case "asked":
-                    return
-        del self._waiting[key]
+            answer = answer_of(order, state)
+        if answer is not None:
+            self._answer(owner, order, *answer)
+            del self._waiting[owner]
 
     def _answer(
         self,
-        key: RunKey,
+        owner: PinOwner,
         order: Order,
         state: Literal["done", "refused", "failed"],
         reason: str,
         detail: str,
-        *,
         enforced_power_limit_w: float | None = None,
     ) -> None:
+        ids = {"gpu_uuid": owner} if isinstance(owner, str) else owner._asdict()
         result = OrderResult(
             time_s=self._clock.now_s(),
-            user=key.user,
-            job=key.job,
-            run=key.run,
+            **ids,
             node=self._node,
             action=order.action,
             correlation=order.correlation,
@@ -189,8 +198,30 @@ class BusOrders:
             enforced_power_limit_w=enforced_power_limit_w,
             until_s=order.until_s,
         )
-        self._answered[key, order.correlation] = result
-        self._send(key, result)
+        self._answered[owner, order.correlation] = result
+        self._send(owner, result)
 
-    def _send(self, key: RunKey, result: OrderResult) -> None:
-        self._bus.publish(self._topics.run(key, "set/result"), encode(result), qos=1)
+    def _send(self, owner: PinOwner, result: OrderResult) -> None:
+        if isinstance(owner, str):
+            topic = self._topics.gpu(self._node, owner, "set/result")
+        else:
+            topic = self._topics.run(owner, "set/result")
+        self._bus.publish(topic, encode(result), qos=1)
+
+
+def answer_of(order: Order, state: PinState) -> Answer | None:
+    """Return what to answer to an order to pin, by what is known of the pin; None: it is not read back yet."""
+    enforced_w, n_gpus = state.enforced_power_limit_w, state.n_gpus
+    if state.state == "none":
+        return Answer("failed", "ended", state.ended_because)
+    if (state.power_limit_w, state.until_s, state.why) != (order.power_limit_w, order.until_s, order.why):
+        return Answer("failed", "replaced", f"{state.by} has pinned another limit")
+    match state.state:
+        case "done":
+            detail = f"{enforced_w or 0.0:g} W read back from {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
+            return Answer("done", "pinned", detail, enforced_w)
+        case "waiting":
+            return Answer("done", "waiting", state.detail)
+        case "failed":
+            return Answer("failed", "not_in_force", state.detail or "it was not read back in time")
+    return None

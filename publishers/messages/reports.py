@@ -363,10 +363,11 @@ OrderAction = Literal["pin", "release"]
 
 
 class Order(Message, frozen=True, kw_only=True):
-    """What an operator orders of a run: never retained, and obeyed within a minute of `time_s` or not at all.
+    """What an operator orders of a run, or of a GPU and each run that has it.
 
-    `pin` holds all GPUs of the run at `power_limit_w` until `until_s`; `release` ends that. `by` is who orders it, as
-    the sender says; who may send it is the broker's to say. The answer carries the same `correlation`.
+    It is never retained, and obeyed within a minute of `time_s` or not at all. `pin` holds all GPUs of the run at
+    `power_limit_w` until `until_s`; `release` ends that. `by` is who orders it, as the sender says; who may send it is
+    the broker's to say. The answer carries the same `correlation`.
     """
 
     time_s: TimeS
@@ -386,6 +387,7 @@ class OrderResult(Message, frozen=True, kw_only=True):
     job: Name | None = None
     run: Name | None = None
     node: Name | None = None
+    gpu_uuid: Name | None = None
     action: OrderAction
     correlation: Name
     state: Literal["done", "refused", "failed"]

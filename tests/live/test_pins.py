@@ -64,6 +64,20 @@ def test_a_pin_is_said_before_done_when_read_back_kept_over_a_kill_and_released(
     code, said = ask("release", "--why", "it is cold")
     assert (code, said) == (0, f"{RUN}: released: its plan decides again\n")
     wait_for(node, lambda: reason() != "pinned" and node.limit_w != PIN_W)
+    uuid = node.machine.gpu().uuid
+
+    def ask_gpu(verb: str, *arguments: str) -> tuple[int, str]:
+        done = node.call(verb, "--gpu", uuid, *arguments, http__port=port)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = ask_gpu("pin", *order)
+    assert (code, said.splitlines()[-1]) == (0, f"{uuid}: done: 1 GPU at 165 W, read back"), said
+    code, said = ask("release")
+    assert (code, "a GPU of it is still pinned, by the operator of this node: the room is hot" in said) == (1, True), (
+        said
+    )
+    assert ask_gpu("release") == (0, f"{uuid}: released: its plan decides again\n")
+    assert ask_gpu("release") == (0, f"{uuid}: is not pinned\n")
     assert ended(controller, signal.SIGTERM) == 0
     assert node.limit_w == PRIOR_W
     assert "pinned to 165 W by the operator of this node until" in node.log()

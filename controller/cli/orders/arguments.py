@@ -5,11 +5,12 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from controller.cli.configuration import add_configuration
 from controller.cli.orders.client import OrderClient, RunState
 from controller.errors import ControllerError
+from controller.ports import PinOwner
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable
 from publishers.shared.process_identity import read_login_name
@@ -17,16 +18,30 @@ from publishers.shared.process_identity import read_login_name
 POLL_S: Final = 0.5
 
 
-def add_run(verb: argparse.ArgumentParser, *, needs_reason: bool = False) -> None:
-    """Add the arguments that name a run, and say where its controller is."""
+def add_run(verb: argparse.ArgumentParser, *, needs_reason: bool = False, may_be_gpu: bool = False) -> None:
+    """Add the arguments that name a run, or a GPU with each run that has it, and say where the controller is."""
     add_configuration(verb)
-    verb.add_argument("--job", required=True, metavar="NAME", help="the job")
+    if may_be_gpu:
+        which = verb.add_mutually_exclusive_group(required=True)
+        which.add_argument("--job", metavar="NAME", help="the job")
+        which.add_argument("--gpu", metavar="UUID", help="a GPU instead: each run that has it, with all its GPUs")
+    else:
+        verb.add_argument("--job", required=True, metavar="NAME", help="the job")
     verb.add_argument("--run", metavar="ID", help="which run of it (default: the only one that trains on this node)")
     verb.add_argument("--user", metavar="NAME", help="whose job (default: yours, or the only one of that name)")
     what = "a reason, for the people who wait for the training"
     verb.add_argument("--why", default="", required=needs_reason, metavar="TEXT", help=what)
     verb.add_argument("--token-file", type=Path, metavar="FILE", help="a token (default: the controller's own)")
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def find_owner(client: OrderClient, options: argparse.Namespace) -> PinOwner:
+    """Return which run, or which GPU, the arguments mean.
+
+    Raises:
+        ControllerError: there is no such run, or there are several.
+    """
+    return str(options.gpu) if options.gpu else find_run(client, options)
 
 
 def find_run(client: OrderClient, options: argparse.Namespace) -> RunKey:
@@ -37,7 +52,8 @@ def find_run(client: OrderClient, options: argparse.Namespace) -> RunKey:
     """
     if options.user and options.run:
         return RunKey(options.user, options.job, options.run)
-    found = [each.key for each in client.runs() if each.key.job == options.job]
+    here = (each.key for each in client.runs())
+    found = [key for key in here if isinstance(key, RunKey) and key.job == options.job]
     found = [key for key in found if options.run in {None, key.run} and options.user in {None, key.user}]
     own = [key for key in found if key.user == read_login_name()]
     if len(found) == 1 or len(own) == 1:
@@ -49,7 +65,7 @@ def find_run(client: OrderClient, options: argparse.Namespace) -> RunKey:
 
 
 def wait_for(
-    seen: RunState, read: Callable[[RunKey], RunState], is_done: Callable[[RunState], bool], *, timeout_s: float
+    seen: RunState, read: Callable[[Any], RunState], is_done: Callable[[RunState], bool], *, timeout_s: float
 ) -> RunState:
     """Return the state of a run once it is as wanted, or when the time is over."""
     deadline_s = time.monotonic() + timeout_s
@@ -62,4 +78,4 @@ def wait_for(
 def print_state(seen: RunState, sentence: str, *, as_json: bool) -> None:
     """Print how it stands."""
     line = f"{printable(str(seen.key))}: {printable(sentence)}"
-    print(json.dumps(seen.key._asdict() | seen.fields) if as_json else line, flush=True)
+    print(json.dumps(seen.ids | seen.fields) if as_json else line, flush=True)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from controller.config import Config
 from controller.errors import ConfigError, ControllerError
+from controller.ports import PinOwner
 from publishers.messages.topics import RunKey
 from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.http import own_token
@@ -24,8 +25,13 @@ class RefusedError(ControllerError):
 class RunState(NamedTuple):
     """What the controller knows of a run's pauses, or of its pin: see `PauseState` and `PinState`."""
 
-    key: RunKey
+    key: PinOwner
     fields: dict[str, Any]
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Return the names of the run, or of the GPU that is pinned."""
+        return {"gpu_uuid": self.key} if isinstance(self.key, str) else self.key._asdict()
 
     @property
     def state(self) -> str:
@@ -71,24 +77,29 @@ class OrderClient:
         """Return how it stands."""
         return RunState(key, self._ask("GET", f"{_path(key)}/pause"))
 
-    def preview_pin(self, key: RunKey, *, power_limit_w: float, until_s: float) -> dict[str, Any]:
+    def preview_pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> RunState:
         """Return what a pin would do: see `PinPreview`."""
-        body = {"power_limit_w": power_limit_w, "until_s": until_s}
-        preview: dict[str, Any] = self._ask("POST", f"{_path(key)}/pin/preview", body)
-        return preview
+        path, ids = _place(owner)
+        body = ids | {"power_limit_w": power_limit_w, "until_s": until_s}
+        return RunState(owner, self._ask("POST", f"{path}/pin/preview", body))
 
-    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str) -> RunState:
+    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str) -> RunState:
         """Ask for a pin."""
-        body = {"power_limit_w": power_limit_w, "until_s": until_s, "why": why}
-        return RunState(key, self._ask("POST", f"{_path(key)}/pin", body))
+        path, ids = _place(owner)
+        body = ids | {"power_limit_w": power_limit_w, "until_s": until_s, "why": why}
+        return RunState(owner, self._ask("POST", f"{path}/pin", body))
 
-    def release(self, key: RunKey, *, why: str) -> RunState:
+    def release(self, owner: PinOwner, *, why: str) -> RunState:
         """End a pin."""
-        return RunState(key, self._ask("POST", f"{_path(key)}/release", {"why": why}))
+        path, ids = _place(owner)
+        return RunState(owner, self._ask("POST", f"{path}/release", ids | {"why": why}))
 
-    def pin_of(self, key: RunKey) -> RunState:
-        """Return how its pin stands."""
-        return RunState(key, self._ask("GET", f"{_path(key)}/pin"))
+    def pin_of(self, owner: PinOwner) -> RunState:
+        """Return how a pin stands."""
+        if isinstance(owner, RunKey):
+            return RunState(owner, self._ask("GET", f"{_path(owner)}/pin"))
+        pinned = (each for each in self._ask("GET", "/v1/gpus/pins") if each["gpu_uuid"] == owner)
+        return RunState(owner, next(pinned, {"state": "none"}))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 — JSON
         """Return the answer to a request.
@@ -115,6 +126,11 @@ class OrderClient:
             detail = answer.get("detail") if isinstance(answer, dict) else None
             raise RefusedError(f"{detail or answer} ({response.status})")
         return answer
+
+
+def _place(owner: PinOwner) -> tuple[str, dict[str, object]]:
+    """Return where a run, or a GPU, is asked for its pin, and what names it in the body."""
+    return ("/v1/gpus", {"gpu_uuid": owner}) if isinstance(owner, str) else (_path(owner), {})
 
 
 def _path(key: RunKey) -> str:

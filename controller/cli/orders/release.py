@@ -2,22 +2,25 @@
 
 import argparse
 
-from controller.cli.orders.arguments import add_run, find_run, print_state
+from controller.cli.orders.arguments import add_run, find_owner, print_state
 from controller.cli.orders.client import OrderClient
 from controller.config import load_config
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
-    add_run(verb)
+    add_run(verb, may_be_gpu=True)
     verb.set_defaults(default_log_level="warning", do=release)
 
 
 def release(options: argparse.Namespace) -> int:
     """End a pin, if there is one."""
     client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
-    key = find_run(client, options)
-    was_pinned = client.pin_of(key).state != "none"
-    told = client.release(key, why=options.why)
-    print_state(told, "released: its plan decides again" if was_pinned else "is not pinned", as_json=options.json)
-    return 0
+    owner = find_owner(client, options)
+    was_pinned = client.pin_of(owner).state != "none"
+    told = client.release(owner, why=options.why)
+    said = "released: its plan decides again" if was_pinned else "is not pinned"
+    if told.state != "none":
+        said = f"a GPU of it is still pinned, by {told.fields['by']}: {told.fields['why']}; release that with --gpu"
+    print_state(told, said, as_json=options.json)
+    return 0 if told.state == "none" else 1

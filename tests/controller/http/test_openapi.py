@@ -13,7 +13,16 @@ from aiohttp import web
 from controller.http.health import Liveness, Readiness, health_routes
 from controller.http.openapi import OPERATIONS, document
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest, pause_routes
-from controller.http.pins import PinPreviewRequest, PinRequest, ReleaseRequest, pin_routes
+from controller.http.pins import (
+    GpuPin,
+    GpuPinPreviewRequest,
+    GpuPinRequest,
+    GpuReleaseRequest,
+    PinPreviewRequest,
+    PinRequest,
+    ReleaseRequest,
+    pin_routes,
+)
 from controller.ports import PinPreview, PinState
 from tests.controller.http.test_server import KEY, PINNED, RUNNING, WELL, FakePauses, FakePins
 
@@ -67,6 +76,10 @@ def test_each_route_is_described_as_it_is_served() -> None:
         ("pin", PINNED),
         ("previewPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
         ("release", PinState(state="none")),
+        ("listGpuPins", [GpuPin(**asdict(PINNED), gpu_uuid="GPU-1")]),
+        ("pinGpu", PINNED),
+        ("previewGpuPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
+        ("releaseGpu", PinState(state="none")),
     ],
 )
 def test_an_answer_obeys_its_schema(name: str, answer: object) -> None:
@@ -85,6 +98,9 @@ def test_an_answer_obeys_its_schema(name: str, answer: object) -> None:
         ("pin", PinRequest(power_limit_w=205.0, until_s=1.7e9, why="a demo")),
         ("previewPin", PinPreviewRequest(power_limit_w=205.0, until_s=1.7e9)),
         ("release", ReleaseRequest()),
+        ("pinGpu", GpuPinRequest(gpu_uuid="GPU-1", power_limit_w=205.0, until_s=1.7e9, why="a demo")),
+        ("previewGpuPin", GpuPinPreviewRequest(gpu_uuid="GPU-1", power_limit_w=205.0, until_s=1.7e9)),
+        ("releaseGpu", GpuReleaseRequest(gpu_uuid="GPU-1")),
     ],
 )
 def test_a_body_obeys_its_schema(name: str, body: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from controller.errors import PinRefusedError
 from publishers.shared.http import own_token
-from tests.controller.http.test_server import RUN, Server, post
+from tests.controller.http.test_server import GPU, RUN, Server, post
 
 UNTIL_S = 1_700_000_000.0
 PIN = {"power_limit_w": 205, "until_s": UNTIL_S, "why": "tea"}
@@ -47,6 +47,23 @@ async def test_a_token_of_a_user_pins_that_users_runs_alone(tmp_path: Path) -> N
         answers = [await post(client, f"{RUN}/pin", PIN, token=f"of-{who}") for who in ("ada", "bob")]
     assert [status for status, _ in answers] == [202, 403]
     assert [by for *_, by in server.pins.asked] == ["ada"]
+
+
+async def test_an_operator_pins_a_gpu_and_no_user_does(tmp_path: Path) -> None:
+    server, tokens = Server(), tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("ada:of-ada\nof-the-operator\n")
+    server.token_file = str(tokens)
+    async with server.serving() as client:
+        for leaf, body in (("pin", PIN), ("pin/preview", {"power_limit_w": 205, "until_s": UNTIL_S}), ("release", {})):
+            named = body | {"gpu_uuid": GPU}
+            assert (await post(client, f"/v1/gpus/{leaf}", named, token="of-ada"))[0] == 403
+            assert (await post(client, f"/v1/gpus/{leaf}", named, token=None))[0] == 401
+            assert (await post(client, f"/v1/gpus/{leaf}", body, token="of-the-operator"))[0] == 400, "no GPU is named"
+            assert (await post(client, f"/v1/gpus/{leaf}", named, token="of-the-operator"))[0] in {200, 202}
+        async with client.get("/v1/gpus/pins") as response:
+            assert [each["gpu_uuid"] for each in await response.json()] == [GPU]
+    assert [by for *_, by in server.pins.asked] == ["an operator"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from controller.config import HttpConfig
 from controller.errors import PauseRefusedError, PinRefusedError
 from controller.http.health import GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
-from controller.ports import Hold, LimitState, PauseState, PinPreview, PinState, Sample
+from controller.ports import Hold, LimitState, PauseState, PinOwner, PinPreview, PinState, Sample
 from publishers.messages.topics import RunKey
 from publishers.shared.http import own_token
 from tests.live.conftest import TIMEOUT_S, eventually
@@ -56,6 +56,7 @@ RUNNING = PauseState(
     ended_because="",
 )
 KEY = RunKey("ada", "bert", "r1")
+GPU = "GPU-1"
 RUN = "/v1/jobs/ada/bert/runs/r1"
 PORT = 9_400
 
@@ -103,27 +104,30 @@ class FakePins:
         self.error: PinRefusedError | None = None
         self.asked: list[tuple[float, float, str, str]] = []
 
-    def pin(self, key: RunKey, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
-        self.state_of(key)
+    def gpu_pins(self) -> dict[str, PinState]:
+        return {GPU: PINNED}
+
+    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
+        self.state_of(owner)
         self.asked.append((power_limit_w, until_s, why, by))
         self.state = replace(PINNED, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by)
         return self.state
 
-    def preview(self, key: RunKey, *, power_limit_w: float, until_s: float) -> PinPreview:
-        self.state_of(key)
+    def preview(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> PinPreview:
+        self.state_of(owner)
         del until_s
         return PinPreview(power_limit_w=power_limit_w, n_gpus=2, speed_ratio=0.95, power_w=363.0, sentence="at 205 W …")
 
-    def release(self, key: RunKey, *, why: str, by: str) -> PinState:
-        self.state_of(key)
+    def release(self, owner: PinOwner, *, why: str, by: str) -> PinState:
+        self.state_of(owner)
         self.state = PinState(state="none", ended_because=f"{by}: {why}")
         return self.state
 
-    def state_of(self, key: RunKey) -> PinState:
+    def state_of(self, owner: PinOwner) -> PinState:
         if self.error is not None:
             raise self.error
-        if key != KEY:
-            raise PinRefusedError("unknown_run", f"{key}: no such run trains on this node now")
+        if owner not in {KEY, GPU}:
+            raise PinRefusedError("unknown_run", f"{owner}: no such run trains on this node now")
         return self.state
 
 

@@ -182,7 +182,7 @@ async def test_a_flood_is_dropped_and_an_order_a_minute_later_is_heard(
             bench.order(correlation=f"o-{n}", why="")
         assert len(bench.results()) == ORDERS_PER_MIN
         assert bench.n_bad == 1_000 - ORDERS_PER_MIN
-        assert caplog.text.count("more than 10 orders a minute for one run") == 1
+        assert caplog.text.count("more than 10 orders a minute for one run or GPU") == 1
         await bench.train(61)
         bench.order(correlation="late", why="")
         assert bench.results()[-1].correlation == "late"
@@ -199,6 +199,55 @@ async def test_a_retained_order_is_refused_and_that_is_said(tmp_path: Path, capl
         assert bench.reasons() == [("refused", "retained")]
         assert bench.state().state == "none"
     assert "a retained order is not obeyed" in caplog.text
+
+
+async def test_a_pin_that_another_person_replaces_is_not_said_to_be_done(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order()
+        bench.pin(180.0, by="bob")
+        await bench.train(2)
+        bench.write()
+        await bench.train(2)
+        assert bench.reasons() == [("failed", "replaced")]
+        assert bench.results()[0].detail == "bob has pinned another limit"
+
+
+async def test_a_pin_for_a_gpu_that_no_run_has_is_answered_at_once(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    now_s = bench.clock.now_s()
+    order = Order(
+        time_s=now_s, action="pin", correlation="o-1", by="ada", why="x", power_limit_w=205.0, until_s=now_s + 600
+    )
+    async with asyncio.TaskGroup() as tasks:
+        hearing = tasks.create_task(bench.orders.run())
+        await asyncio.sleep(0)
+        bench.bus.publish(TOPICS.gpu(NODE, "GPU-fake-0", "set"), encode(order), qos=1)
+        await asyncio.sleep(2)
+        hearing.cancel()
+    (payload,) = bench.bus.payloads(TOPICS.gpu(NODE, "GPU-fake-0", "set/result"))
+    result = decode(payload, OrderResult)
+    assert (result.state, result.reason, result.enforced_power_limit_w) == ("done", "waiting", None)
+
+
+async def test_a_gpu_is_pinned_by_an_order_on_its_own_nodes_topic(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    now_s, gpu = bench.clock.now_s(), "GPU-fake-0"
+    order = Order(
+        time_s=now_s, action="pin", correlation="o-1", by="ada", why="x", power_limit_w=205.0, until_s=now_s + 600
+    )
+    async with bench.hearing():
+        for node, uuid in (("node-z", gpu), (NODE, "GPU-9")):
+            bench.bus.publish(TOPICS.gpu(node, uuid, "set"), encode(order), qos=1)
+        assert bench.pins.gpu_pins() == {}
+        bench.bus.publish(TOPICS.gpu(NODE, gpu, "set"), encode(order), qos=1)
+        await bench.train(1)
+        bench.write()
+        await bench.train(2)
+        answers = [message for message in bench.bus.sent if message.topic.endswith("set/result")]
+        assert [message.topic for message in answers] == [TOPICS.gpu(NODE, gpu, "set/result")]
+        result = decode(answers[0].payload, OrderResult)
+        assert (result.state, result.gpu_uuid, result.run, result.enforced_power_limit_w) == ("done", gpu, None, 205.0)
 
 
 async def test_orders_about_other_nodes_runs_are_left_to_them(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from tests.controller.runs.router_bench import RouterBench, limit_state
 from tests.fakes import KEY, MIDNIGHT_S
 
 WHY = "the room is hot"
+PIN = Pin(power_limit_w=205.0, set_at_s=MIDNIGHT_S, until_s=MIDNIGHT_S + 3_600, why=WHY, by="ada")
+ORDER = {"power_limit_w": 205.0, "until_s": MIDNIGHT_S + 8 * ABSENT_S}
 
 
 class PinBench(RouterBench):
@@ -27,7 +29,7 @@ class PinBench(RouterBench):
     def __init__(self, state_dir: Path, *uuids: str) -> None:
         super().__init__(state_dir, *uuids)
         self.pins = RunPins(state_dir, clock=self.clock)
-        self.pins.runs = self.router.runs
+        self.pins.runs, self.pins.gpus = self.router.runs, self.workers
         self.router._pins = self.pins
         for limiter in self.limiters:
             limiter.state = limit_state()
@@ -169,6 +171,61 @@ async def test_it_goes_on_after_a_restart_until_its_time(tmp_path: Path) -> None
         await after.train(100)
         assert after.state().state == "none"
     assert not (tmp_path / FILE).exists()
+
+
+async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path, "GPU-0", "GPU-1")
+    async with bench.training(gpus=["GPU-0", "GPU-1"]):
+        until_s = bench.clock.now_s() + 3_600
+        order = {"power_limit_w": 205.0, "until_s": until_s}
+        assert bench.pins.pin("GPU-1", **order, why=WHY, by="ada").state == "asked"
+        await bench.train(1)
+        assert [limiter.targets[-1].power_limit_w for limiter in bench.limiters] == [205.0, 205.0]
+        bench.write()
+        assert (bench.pins.state_of("GPU-1").state, bench.state().state) == ("done", "done")
+        assert bench.pins.release(KEY, why="", by="bob").state == "done", "the run has no pin of its own"
+        bench.pin(180.0)
+        await bench.train(1)
+        assert bench.limiters[0].targets[-1].power_limit_w == 180.0, "the later one"
+        bench.say("status", rank_status(gpus=["GPU-0", "GPU-1"], state="finished"))
+        await asyncio.sleep(5)
+        idle = bench.pins.state_of("GPU-1")
+        assert (idle.state, idle.n_gpus, idle.detail) == (
+            "waiting",
+            0,
+            "no run has this GPU now: it has its prior limit",
+        )
+        bench.say("status", rank_status(gpus=["GPU-1"], run="run-2", pid=77), run="run-2")
+        await asyncio.sleep(5)
+        pin = bench.pins.pin_of(RunKey(KEY.user, KEY.job, "run-2"))
+        assert pin is not None
+        assert pin.power_limit_w == 205.0
+        assert set(bench.pins.gpu_pins()) == {"GPU-1"}
+        assert bench.pins.release("GPU-1", why="cool", by="bob").state == "none"
+        with pytest.raises(PinRefusedError, match="this node has no such GPU"):
+            bench.pins.pin("GPU-9", **order, why=WHY, by="ada")
+
+
+async def test_a_pin_for_a_gpu_outlasts_a_restart_and_waits_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(content_of({"GPU-fake-0": replace(PIN, until_s=MIDNIGHT_S + 10 * ABSENT_S)}))
+    bench = PinBench(tmp_path)
+    with bench.pins:
+        async with asyncio.TaskGroup() as tasks:
+            pinning = tasks.create_task(bench.pins.run())
+            await asyncio.sleep(2 * ABSENT_S)
+            assert bench.pins.state_of("GPU-fake-0").state == "waiting"
+            assert "no run has this GPU" in bench.pins.preview("GPU-fake-0", **ORDER).sentence
+            await asyncio.sleep(9 * ABSENT_S)
+            assert bench.pins.state_of("GPU-fake-0") == PinState(state="none", ended_because="its time is over")
+            pinning.cancel()
+
+
+async def test_no_gpu_is_pinned_where_limits_are_only_observed(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    observing = RunPins(tmp_path, clock=bench.clock, observes=True)
+    observing.gpus = bench.workers
+    with pytest.raises(PinRefusedError, match="never written"):
+        observing.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
 
 
 async def test_a_pin_whose_run_does_not_come_back_ends(tmp_path: Path) -> None:
