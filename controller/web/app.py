@@ -110,6 +110,7 @@ class Site:
         viewers_clock: Clock | None = None,
     ) -> None:
         self._bus = bus
+        self._is_open = asyncio.Event()  # set once the history was written to
         self._store = store
         self._recorder = HistoryRecorder(store, clock=clock, max_energies=MAX_ENERGIES)
         self._state = SiteState()
@@ -150,15 +151,14 @@ class Site:
         """Record and serve until `stop` is set; then write what waits, within a bounded time."""
         try:
             async with self._server.serving() as url, asyncio.TaskGroup() as tasks:
-                is_open = asyncio.Event()
                 working = [
-                    tasks.create_task(self._record(is_open), name="recorder"),
-                    tasks.create_task(self._refresh(is_open), name="sums"),
+                    tasks.create_task(self._record(), name="recorder"),
+                    tasks.create_task(self._refresh(), name="sums"),
                     tasks.create_task(self._stream.run(), name="event stream"),
                 ]
                 with suppress(TimeoutError):  # a database that hangs: the pages of now need none
                     async with asyncio.timeout(OPEN_TIMEOUT_S):
-                        await is_open.wait()
+                        await self._is_open.wait()
                 started(url)
                 await stop.wait()
                 for task in working:
@@ -172,15 +172,15 @@ class Site:
         await self._recorder.flush()
         await self._sums.refresh(self._clock.now_s())
 
-    async def _record(self, is_open: asyncio.Event) -> None:
+    async def _record(self) -> None:
         """Make the tables, which tells at once what is wrong with the database, and record."""
         await self._recorder.flush()
-        is_open.set()
+        self._is_open.set()
         await self._recorder.run()
 
-    async def _refresh(self, is_open: asyncio.Event) -> None:
+    async def _refresh(self) -> None:
         """Once a minute, read what was saved, and forget what is over; once, what was decided before the start."""
-        await is_open.wait()
+        await self._is_open.wait()
         tick_s = self._clock.now_s()
         knows_past = False
         while True:
@@ -203,7 +203,7 @@ class Site:
         return True
 
     async def _overview(self, zone: tzinfo) -> Overview:
-        sums = await self._sums.asked(self._clock.now_s(), zone)
+        sums = await self._sums.asked(self._clock.now_s(), zone) if self._is_open.is_set() else None
         return Overview(self._state, sums, self._sums.fault, self.troubles())
 
     def troubles(self) -> list[str]:
