@@ -4,7 +4,8 @@ Only then is it known that this process trains. So the first pass over a loader 
 for its batches nobody knows where it pauses; the passes after it are.
 """
 
-from typing import Any
+import threading
+from typing import Any, Final
 
 from publishers.training.frameworks.fit import warn_fault
 from publishers.training.iterations.published_loader import published, publisher_behind
@@ -16,12 +17,14 @@ _worker: PublisherWorker | None = None
 """That of whoever publishes here: this module, a callback, or the training itself."""
 _publisher: Publisher | None = None
 """Ours."""
+_beginning: Final = threading.Lock()
+"""Held by the thread that begins to publish: two that train at once must not begin a run each."""
 
 
 def before_step() -> None:
     """Begin to publish, unless somebody does; PyTorch calls this before each step of any optimizer."""
     global _worker, _publisher  # noqa: PLW0603 — one training at a time
-    if _worker is not None and not _worker.closed:
+    if (_worker is not None and not _worker.closed) or not _beginning.acquire(blocking=False):
         return
     try:
         _worker = open_worker()
@@ -30,6 +33,8 @@ def before_step() -> None:
             _worker = open_worker()
     except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
         warn_fault("gridchase run", error)
+    finally:
+        _beginning.release()
 
 
 def takes_loader(loader: Any) -> bool:  # noqa: ANN401 — a `DataLoader`

@@ -27,6 +27,8 @@ LOST_AFTER: Final = 256
 """Steps of another optimizer, and none of the one that counts, after which that one has been left."""
 _TWO: Final = 2
 """Steps of another optimizer after a pause, and none of the one that counts, after which that one is not used there."""
+_ELSEWHERE_AFTER: Final = 16
+"""Steps in another thread, while the optimizer that counts makes some, after which that is told."""
 _CAPTURES_IN: Final = 64
 """Steps of an optimizer, among which the one that is captured in a CUDA graph must be."""
 
@@ -51,6 +53,7 @@ class StepCounter:
         self.recorder = recorder
         self.thread_id = threading.get_ident()
         self._leader: Callable[[], object] = nothing
+        self._leader_thread_id = self.thread_id
         self._n_more = 0  # steps of the one that counts, beyond the iterations that have ended
         self._others: dict[int, _Steps] = {}
         self._n_refused = 0
@@ -94,6 +97,8 @@ class StepCounter:
         is_left = self._leader() is None or steps.run >= LOST_AFTER
         is_elsewhere = steps.run == _TWO and not is_stepping
         if not (is_left or is_elsewhere or steps.n > n):
+            if steps.n >= _ELSEWHERE_AFTER and steps.run < steps.n:
+                self._tell_elsewhere()
             return
         if self._begins_training(steps) and self.recorder.begin_next_run():
             _begin(optimizer, steps.first_ns if is_elsewhere and not is_left else None)
@@ -105,6 +110,18 @@ class StepCounter:
             self.recorder.mark(self.recorder.clock_ns())
         else:
             self._add_step()
+
+    def _tell_elsewhere(self) -> None:
+        """Say so where another thread trains than the one that counts; passes over loaders say it themselves.
+
+        A backward pass has threads of its own, which belong to the training.
+        """
+        is_elsewhere = threading.get_ident() != self._leader_thread_id
+        if is_elsewhere and not self.recorder.passes and not _is_in_backward_pass():
+            warn_once(
+                "steps of an optimizer are not published while another thread trains: call publish_iterations with "
+                "another job= or run= in one of them, if both are trainings"
+            )
 
     def _begins_training(self, steps: _Steps) -> bool:
         """Return whether another training begins: with a new optimizer in a new pass, and the one before is done with.
@@ -123,7 +140,7 @@ class StepCounter:
             kept = self._others[id(before)] = _Steps(before)
             kept.n = self._n
         del self._others[id(optimizer)]
-        self._leader = steps.reference
+        self._leader, self._leader_thread_id = steps.reference, threading.get_ident()
         self._n_more = steps.n - 1 - self.recorder.n_ended
 
     def _forget_dead(self) -> bool:

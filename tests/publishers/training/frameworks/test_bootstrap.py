@@ -57,12 +57,24 @@ class Frozen(Loader):
         super().__setattr__(name, value)
 
 
+class FrozenSpec(ModuleSpec):
+    """One whose loader cannot be replaced: wrapt fails at that."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse another loader."""
+        if name == "loader" and name in vars(self):
+            raise TypeError(name)
+        super().__setattr__(name, value)
+
+
 def class_as_loader(execute: Callable[[ModuleType], None]) -> type:
     return type("Loader", (), {"create_module": Loader.create_module, "exec_module": staticmethod(execute)})
 
 
 class Source:
     """Finds one module, whose executions are counted; asked twice, it may give the same spec."""
+
+    kind: type[ModuleSpec] = ModuleSpec
 
     def __init__(self, name: str, loader: Callable[..., Any], *, is_cached: bool, fails: bool) -> None:
         self.n_executions = 0
@@ -72,7 +84,7 @@ class Source:
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """Return the spec of the one module."""
         if name == self._name and (self._spec is None or not self._is_cached):
-            self._spec = ModuleSpec(name, self._loader(self._execute))
+            self._spec = self.kind(name, self._loader(self._execute))
         return self._spec if name == self._name else None
 
     def _execute(self, _: ModuleType) -> None:
@@ -170,6 +182,14 @@ def test_an_import_ends_as_it_would_without_ours(
         outcomes.append((how, len(notified)))
     assert outcomes[0] == outcomes[1]
     assert told == ["found"] * ("ours" in order and outcomes[1][0].startswith("imported"))
+
+
+def test_a_module_whose_loader_cannot_be_replaced_is_imported_all_the_same() -> None:
+    bootstrap, name = runpy.run_path(BOOTSTRAP), f"framework_{next(numbers)}"
+    bootstrap["tell"].__globals__["FRAMEWORKS"] = {name: "found"}
+    source = Source(name, Loader, is_cached=False, fails=False)
+    source.kind = FrozenSpec
+    assert outcome(name, [bootstrap["FrameworkFinder"]()], source, is_asked_before=False) == "imported, 1 executions"
 
 
 def test_nothing_is_raised_where_stderr_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,31 @@ def test_each_thread_counts_for_the_publisher_it_has_used() -> None:
     assert [n_recorded(recorder) for recorder in recorders] == [100, 200, 300]
 
 
+@pytest.mark.parametrize(("at_once", "n_lines"), [(True, 1), (False, 0)])
+def test_a_thread_whose_steps_do_not_count_beside_another_is_told(
+    caplog: pytest.LogCaptureFixture, *, at_once: bool, n_lines: int
+) -> None:
+    recorder = Recorder(itertools.count().__next__)
+    counting(recorder)
+    meeting = threading.Barrier(2)
+
+    def train() -> None:
+        optimizer = Optimizer()
+        for _ in range(50):
+            if at_once:
+                meeting.wait(60.0)
+            step(optimizer, 1)
+
+    threads = [threading.Thread(target=train) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        if not at_once:
+            thread.join()
+    for thread in threads:
+        thread.join()
+    assert sum("while another thread trains" in record.message for record in caplog.records) == n_lines
+
+
 def test_another_thread_than_the_publishers_counts_for_the_one_used_last() -> None:
     recorder = Recorder(itertools.count().__next__)
     counting(recorder)
