@@ -27,7 +27,7 @@ from controller.web.pages.layout import (
     render_state,
     render_time,
 )
-from controller.web.pages.words import NOT_KNOWN_YET, decision_text, typeset
+from controller.web.pages.words import NOT_KNOWN_YET, PINNED, decision_text, typeset
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import GpuDescription
 from publishers.training.reporting.amounts import power_text
@@ -104,7 +104,7 @@ def _view(state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescript
     job = energy.job if energy is not None and is_fresh else None
     why = decision_text(limit) if limit is not None else NOT_KNOWN_YET
     since_s = limit.time_s if limit is not None else None
-    mark: State = "measuring" if reason in MEASURING else "ok" if job else "idle"
+    mark: State = "pinned" if reason == PINNED else "measuring" if reason in MEASURING else "ok" if job else "idle"
     if is_wrong:
         mark, why = "warning", short_reason(reason)
     elif not is_online:
@@ -156,11 +156,12 @@ def _tile(view: GpuView) -> Markup:
         class_="line",
     )
     below = view.why if view.mark in {"error", "warning"} else view.job or "idle"
+    mark = escaped(" · pinned" if view.mark == "pinned" else "")
     return element(
         "li",
         line,
         render_gauge(view, f"prior limit {_power(view.prior_w)}"),
-        element("div", element("bdi", escaped(below)), class_="job second"),
+        element("div", element("bdi", escaped(below)), mark, class_="job second"),
         class_="gpu",
     )
 

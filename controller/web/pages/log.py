@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from controller.runtime.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.pages.layout import moment_text, render_card, render_page, render_time
-from controller.web.pages.words import decision_text, limit_text, typeset
+from controller.web.pages.words import decision_text, limit_text, pin_text, typeset
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange
 from publishers.training.reporting.amounts import power_text
@@ -68,7 +68,8 @@ def _together(changes: Sequence[LimitChange]) -> Iterator[Line]:
     newest: dict[tuple[object, ...], tuple[int, list[LimitChange]]] = {}
     seen: dict[tuple[object, ...], int] = {}
     for place, change in enumerate(changes):
-        what = (change.node, change.job, change.reason, change.power_limit_w, change.previous_power_limit_w)
+        limits_w = change.power_limit_w, change.previous_power_limit_w
+        what = (change.node, change.job, change.reason, *limits_w, pin_text(change))
         gpu = (change.node, change.gpu_uuid)
         opened, group = newest.get(what, (-1, []))
         if group and group[0].time_s - change.time_s <= TOGETHER_S and seen.get(gpu, -1) < opened:
@@ -160,7 +161,8 @@ def _cells(line: Line, asked: Asked, now_s: float, zone: tzinfo) -> Iterator[Mar
     yield element("span", node, escaped(f" {'+'.join(line.gpus)}"))
     yield escaped(line_limits(line))
     yield escaped(line_reason(line, now_s, zone))
-    yield element("details", element("summary", escaped("show")), escaped(change.detail)) if change.detail else NOTHING
+    numbers = "" if pin_text(change) else change.detail
+    yield element("details", element("summary", escaped("show")), escaped(numbers)) if numbers else NOTHING
 
 
 def _link(path: str, name: str) -> Markup:

@@ -37,13 +37,17 @@ from controller.web.pages.plan_chart import plan_chart
 from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
+    PINNED,
+    is_pinned,
     percent_text,
     range_text,
+    release_command,
     run_path,
     typeset,
     without_number_text,
 )
 from policies.vocabulary.units import duration_text
+from publishers.messages.reasons import short_reason
 from publishers.messages.reports import GridSignal, LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import power_text
@@ -76,7 +80,7 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
     views = gpu_views(overview.state, now_s)
     running = running_runs(overview.state, now_s)
     parts = [
-        *_alerts(overview, views, now_s, zone),
+        *_alerts(overview, views, running, now_s, zone),
         _saved_today(overview, n_running=len(running)),
         _power_now(overview.state, views, running),
         _gpus(views),
@@ -96,17 +100,73 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
     }
 
 
-def _alerts(overview: Overview, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[Markup]:
-    """Yield a strip of what somebody should look at, if there is anything."""
-    found = [*overview.troubles, *_wrong(overview.state, views, now_s, zone)]
+def _alerts(
+    overview: Overview, views: Sequence[GpuView], running: dict[RunKey, RunState], now_s: float, zone: tzinfo
+) -> Iterator[Markup]:
+    """Yield a strip of what somebody should look at, if there is anything: what is wrong, then what is pinned."""
+    wrong = [
+        render_state("warning", text) for text in (*overview.troubles, *_wrong(overview.state, views, now_s, zone))
+    ]
+    found = [*wrong, *_pins(running, now_s, zone)]
     if not found:
         return
-    shown = [element("li", render_state("warning", text)) for text in found[:MAX_ALERTS]]
+    shown = [element("li", thing) for thing in found[:MAX_ALERTS]]
     if len(found) > MAX_ALERTS:
         shown.append(element("li", escaped(f"and {len(found) - MAX_ALERTS} more")))
     things = "1 thing" if len(found) == 1 else f"{len(found)} things"
     heading = element("h2", escaped(f"{things} to look at"))
-    yield element("section", heading, element("ul", *shown, class_="lines"), class_="card alert")
+    yield element(
+        "section", heading, element("ul", *shown, class_="lines"), class_=f"card alert{'' if wrong else ' c-pinned'}"
+    )
+
+
+def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    """Yield each pin: at which limit, until when, by whom and why; how its run stands, and how the pin is ended."""
+    for key, run in running.items():
+        energy = run.energy
+        if energy is None or not is_pinned(energy, now_s):
+            continue
+        is_in_force = energy.reason == PINNED and energy.power_limit_w is not None
+        limit = f" at {typeset(power_text(energy.power_limit_w or 0.0))}" if is_in_force else ""
+        who = (element("bdi", escaped(key.job)), escaped(" of "), element("bdi", escaped(key.user)))
+        pin = element(
+            "span",
+            element("a", *who, href=run_path(key)),
+            escaped(f" is pinned{limit} "),
+            render_pin(energy, now_s, zone),
+            class_="state pinned",
+        )
+        unmet = f"Not in force: {short_reason(energy.reason or '')}." if not is_in_force and energy.reason else ""
+        words = " ".join(filter(None, (unmet, _so_far(key, energy), "To end it, on its node: ")))
+        yield joined([pin, element("div", escaped(words), render_release(key), class_="note")])
+
+
+def render_pin(energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
+    """Return until when a limit is pinned, by whom and why, as far as that is said."""
+    until = [escaped("until "), render_time(energy.pinned_until_s or 0.0, now_s, zone)]
+    return joined([*until, escaped(" " if energy.pinned_by else ""), render_pinned_by(energy)])
+
+
+def render_pinned_by(energy: RunEnergy) -> Markup:
+    """Return by whom a limit is pinned and why, as far as that is said."""
+    parts = [
+        joined([escaped(before), element("bdi", escaped(text))])
+        for before, text in (("by ", energy.pinned_by), (": ", energy.pinned_why))
+        if text
+    ]
+    return joined(parts)
+
+
+def render_release(key: RunKey) -> Markup:
+    """Return the command that ends a pin."""
+    return element("code", escaped(release_command(key)))
+
+
+def _so_far(key: RunKey, energy: RunEnergy) -> str:
+    """Return what a run has saved so far, and how much slower it is; "" without evidence."""
+    entry = run_entry(key, energy)
+    told, slower = told_saving(entry), slower_text(entry)
+    return f"Its run so far: {told.saved_text} saved, {slower} slower." if told is not None and slower else ""
 
 
 def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
@@ -212,9 +272,19 @@ def live_overview(state: SiteState, now_s: float) -> LiveValues:
     """Return what pages show now of GPUs; the shape is another one with each job, state, reason and plan."""
     views = gpu_views(state, now_s)
     values = live_values(views, now_s)
-    plans = [(key, run.schedule.time_s if run.schedule else None) for key, run in running_runs(state, now_s).items()]
+    plans = [
+        (key, run.schedule.time_s if run.schedule else None, _pin_of(run, now_s))
+        for key, run in running_runs(state, now_s).items()
+    ]
     shown = [(view.key, view.mark, view.job, view.why, view.prior_w) for view in views]
     return msgspec.structs.replace(values, shape=f"{crc32(repr((shown, plans)).encode()):08x}")
+
+
+def _pin_of(run: RunState, now_s: float) -> tuple[object, ...] | None:
+    energy = run.energy
+    if energy is None or not is_pinned(energy, now_s):
+        return None
+    return energy.pinned_until_s, energy.pinned_by, energy.pinned_why, energy.reason, energy.power_limit_w
 
 
 def full_power_w(answering: Sequence[GpuView], running: dict[RunKey, RunState]) -> tuple[float, float] | None:
@@ -263,6 +333,9 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
         yield render_state(
             "ok" if signal.state == "fresh" else "warning", f"{text}: {signal.zone}, {signal.source}{age}"
         )
+    n_pinned = sum(view.mark == "pinned" for view in views)
+    if n_pinned:
+        yield render_state("pinned", f"{n_pinned} GPUs pinned" if n_pinned > 1 else "1 GPU pinned")
     n_wrong = sum(view.mark == "warning" for view in views)
     if n_wrong:
         yield render_state("warning", f"{n_wrong} GPU limits to look at" if n_wrong > 1 else "1 GPU limit to look at")
@@ -392,6 +465,9 @@ def render_done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) ->
     """Return how much of its time a run has done, and when it is expected to end."""
     if run.profile is not None and run.profile.state in {"waiting", "profiling"}:
         return render_state("measuring", f"measuring, {duration_text(energy.duration_s)} old")
+    if is_pinned(energy, now_s):
+        until = f"pinned until {moment_text(energy.pinned_until_s or 0.0, now_s, zone)}"
+        return joined([escaped(f"{duration_text(energy.duration_s)} so far "), render_state("pinned", until)])
     end_s = run.schedule.expected_end_s if run.schedule is not None else None
     if end_s is None:
         return escaped(f"{duration_text(energy.duration_s)} so far, end not known")

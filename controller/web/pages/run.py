@@ -8,18 +8,33 @@ from itertools import pairwise
 from typing import Final
 
 from controller.history.energy_history.reading import PastRun
-from controller.runtime.markup import NO_BREAK, Markup, element, escaped
+from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Points, Rule, TimeAxis
 from controller.web.live.site_state import SILENT_S, RunState, SiteState
 from controller.web.pages.gpus import gpu_views
-from controller.web.pages.layout import render_card, render_facts, render_page, render_state, render_time
+from controller.web.pages.layout import moment_text, render_card, render_facts, render_page, render_state, render_time
 from controller.web.pages.log import Asked, log_lines, render_lines
-from controller.web.pages.overview import first_signal, render_done, render_figures
+from controller.web.pages.overview import (
+    first_signal,
+    render_done,
+    render_figures,
+    render_pin,
+    render_pinned_by,
+    render_release,
+)
 from controller.web.pages.plan_chart import AHEAD_S, BACK_S, signal_panel, signal_sentence
 from controller.web.pages.runs import render_run_state, used_text, who
 from controller.web.pages.savings import run_entry, slower_text, told_saving
-from controller.web.pages.words import NOT_KNOWN_YET, percent_text, range_text, typeset, without_number_text
+from controller.web.pages.words import (
+    NOT_KNOWN_YET,
+    PINNED,
+    is_pinned,
+    percent_text,
+    range_text,
+    typeset,
+    without_number_text,
+)
 from policies.vocabulary.units import duration_text
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import ProfileEntry, ProfileReport, RunEnergy, RunSchedule
@@ -106,6 +121,15 @@ def _progress_facts(view: RunView, now_s: float, zone: tzinfo) -> Iterator[tuple
     yield "used", escaped(used_text(view.key, record))
     if record.paused_s:
         yield "paused", escaped(typeset(duration_text(record.paused_s)))
+    yield from _pin_facts(view, record, now_s, zone)
+
+
+def _pin_facts(view: RunView, record: RunEnergy, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
+    """Yield who has pinned its limit, until when and why, for how long so far, and how that is ended."""
+    if view.goes_on and is_pinned(record, now_s):
+        so_far = f" · {typeset(duration_text(record.pinned_s))} so far" if record.pinned_s else ""
+        yield "pinned", joined([render_pin(record, now_s, zone), escaped(so_far)])
+        yield "to end it", joined([escaped("on its node: "), render_release(view.key)])
 
 
 def later_text(record: RunEnergy, schedule: RunSchedule | None, now_s: float) -> str:
@@ -159,6 +183,9 @@ def _slower(view: RunView) -> Markup:
     slower = slower_text(run_entry(view.key, record)) if record is not None else ""
     facts = [("so far" if view.goes_on else "in all", escaped(slower or without_number_text(record)))]
     facts += [(name, escaped(text)) for name, text in _course(view)]
+    if record is not None and record.pinned_s:
+        lasted = typeset(duration_text(record.pinned_s))
+        facts.append(("pinned", escaped(f"for {lasted}, at a limit that a person chose, not the plan")))
     return render_card("Slower", render_facts(facts), width="narrow", note="than at full power")
 
 
@@ -195,6 +222,9 @@ def _now_facts(view: RunView, state: SiteState, now_s: float) -> Iterator[tuple[
     yield "its GPUs draw", escaped(typeset(power_text(sum(powers_w))) if is_whole else "not known")
     if record.speed_ratio is not None:
         yield "speed", escaped(f"{typeset(percent_text(record.speed_ratio))} of full speed")
+    if record.reason == PINNED and (record.pinned_by or record.pinned_why):
+        yield "why", joined([escaped("pinned "), render_pinned_by(record)])
+        return
     yield "why", escaped(short_reason(record.reason) if record.reason else NOT_KNOWN_YET)
     if record.detail:
         yield "numbers used", element("details", element("summary", escaped("show")), escaped(record.detail))
@@ -209,6 +239,9 @@ def _plan(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup
         words.append(f"{signal.zone}: {signal_sentence(signal, now_s=now_s, zone=zone)}")
     if schedule is not None and schedule.entries and schedule.until_s > now_s:
         panels.append(_limit_panel(schedule, _prior_w(view.record), now_s, is_named=not panels))
+    elif view.record is not None and is_pinned(view.record, now_s):
+        until = moment_text(view.record.pinned_until_s or 0.0, now_s, zone)
+        words.append(f"A person has pinned its limit: it has no plan until {until}.")
     else:
         words.append("The run has no plan.")
     chart = Chart(

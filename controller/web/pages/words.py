@@ -1,5 +1,6 @@
 """What pages say: amounts, moments and limits as people read them, and why a limit is what it is."""
 
+import shlex
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import quote
@@ -9,9 +10,12 @@ from controller.web.charts.ticks import number_text
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
+from publishers.shared.printable import printable
 from publishers.training.reporting.amounts import power_text
 
 NOT_KNOWN_YET: Final = "not known yet"
+PINNED: Final = "pinned"
+"""The reason of a limit that a person has pinned."""
 _FOLLOWING: Final = {
     "slowdown_signal": "in the allowed time",
     "deadline_signal": "until the deadline",
@@ -75,7 +79,9 @@ def limit_text(change: LimitChange) -> str:
 
 
 def reason_text(change: LimitChange) -> str:
-    """Return why a GPU has its limit: a plain phrase."""
+    """Return why a GPU has its limit: a plain phrase, or who has pinned it, until when and why."""
+    if words := pin_text(change):
+        return words
     kept = _FOLLOWING.get(change.reason)
     if kept is None:
         return short_reason(change.reason)
@@ -83,6 +89,21 @@ def reason_text(change: LimitChange) -> str:
     if before_w is None or after_w is None or round(before_w) == round(after_w):
         return short_reason(change.reason)
     return f"following the grid {kept}: {'faster' if after_w > before_w else 'slower'} for now"
+
+
+def pin_text(change: LimitChange) -> str:
+    """Return who has pinned a limit, until when and why; "" where nobody has, or it is not said."""
+    return printable(change.detail) if change.reason == PINNED else ""
+
+
+def is_pinned(record: RunEnergy, now_s: float) -> bool:
+    """Return whether a person has pinned the limit of a run, until after now [Unix s]."""
+    return record.pinned_until_s is not None and record.pinned_until_s > now_s
+
+
+def release_command(key: RunKey) -> str:
+    """Return the command that ends the pin of a run, for a shell."""
+    return shlex.join(["gridchase", "release", "--job", key.job, "--user", key.user, "--run", key.run])
 
 
 def decision_text(change: LimitChange) -> str:
