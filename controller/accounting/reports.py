@@ -14,6 +14,7 @@ from controller.runtime.clock import Clock
 from policies.savings.counterfactual import NOTHING_SAVED, Saving
 from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import carbon_g
 from publishers.messages.codec import M, Message, encode
 from publishers.messages.reports import (
@@ -30,6 +31,8 @@ from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
 
 MAX_DETAIL = 1_024
+MAX_NAME = 200
+"""Characters of a source or a zone."""
 CHANGED_RATIO = 0.01
 """A measurement is published again once it has changed by so much."""
 SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost")
@@ -206,7 +209,6 @@ def energy_report(
     state: Literal["running", "finished", "lost", "silent"],
     gpu_model: str,
     n_gpus: int,
-    currency: str | None,
     final: bool,
     max_power_w: float | None = None,
     incomplete: Sequence[str] = (),
@@ -217,8 +219,12 @@ def energy_report(
     saving: KnownSaving | UnknownSaving | None = None,
     pin: Pin | None = None,
     pinned_s: float = 0.0,
+    counting: Mapping[str, str | float | None] | None = None,
 ) -> RunEnergy:
-    """Return this node's part of a run's energy; the slowest rank counts the iterations."""
+    """Return this node's part of a run's energy; the slowest rank counts the iterations.
+
+    `totals` and `counting` are by field.
+    """
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
     epochs = furthest.epochs
     report = RunEnergy(
@@ -231,7 +237,6 @@ def energy_report(
         epochs=epochs,
         epochs_missed=furthest.n_epochs - epochs,
         iterations=int(min(log.n_iterations for log in logs)),
-        currency=currency,
         duration_s=0.0,
         energy_j=0.0,
         max_power_w=max_power_w,
@@ -247,7 +252,23 @@ def energy_report(
         pinned_why=pin.why if pin else None,
         final=final,
     )
-    return with_saving(msgspec.structs.replace(report, **totals), saving)
+    return with_saving(msgspec.structs.replace(report, **totals, **(counting or {})), saving)
+
+
+def how_counted(signal: Signal | None, *, host_power_w: float, pue: float) -> dict[str, str | float | None]:
+    """Return by which signal carbon or cost is counted, and in which currency, and what a plan weighs beside the GPUs.
+
+    It is by field of `RunEnergy`; what is not configured is None.
+    """
+    overhead: dict[str, str | float | None] = {"host_power_w": host_power_w or None, "pue": pue if pue > 1 else None}
+    if signal is None or signal.kind == "energy":
+        return overhead
+    return overhead | {
+        "signal_kind": signal.kind,
+        "signal_source": signal.source[:MAX_NAME] or None,
+        "signal_zone": signal.zone[:MAX_NAME] or None,
+        "currency": signal.unit.partition("/")[0] if signal.kind == "price" else None,
+    }
 
 
 def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> RunEnergy:

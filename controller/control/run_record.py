@@ -12,8 +12,9 @@ import msgspec
 from controller.accounting.checkpoint import RunCheckpoint, RunCheckpoints
 from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.accounting.reports import RunReporter, energy_report
+from controller.accounting.reports import RunReporter, energy_report, how_counted
 from controller.accounting.run_saving import RunSaving
+from controller.config import EnergyConfig
 from controller.control.gpu_group import GpuGroup
 from controller.control.observe_mode import ObserveMode
 from controller.control.run_follower import RunFollower
@@ -52,6 +53,7 @@ class RunRecord:
         leader: RunLeader,
         follower: RunFollower,
         observe_mode: ObserveMode | None,
+        energy: EnergyConfig,
         reporter: RunReporter,
         history: RunHistory,
         holdout_ratio: float,
@@ -69,6 +71,7 @@ class RunRecord:
         self._leader = leader
         self._follower = follower
         self._observe_mode = observe_mode
+        self._energy = energy
         self._reporter = reporter
         self._history = history
         self._holdout_ratio = holdout_ratio
@@ -163,7 +166,7 @@ class RunRecord:
         if not self._ranks.members or self._account.is_resuming:
             return
         kind = self._signal.kind
-        history = self._signal.history() if kind == "price" else None
+        energy = self._energy
         part = energy_report(
             self._ranks.status,
             self._ranks.logs,
@@ -171,7 +174,6 @@ class RunRecord:
             state=state,
             gpu_model=self._gpus.model,
             n_gpus=len(self._gpus.uuids),
-            currency=history.unit.partition("/")[0] if history is not None else None,
             final=final,
             max_power_w=self._gpus.prior_power_limit_w,
             incomplete=self._incomplete(),
@@ -182,6 +184,7 @@ class RunRecord:
             saving=self._saving.latest,
             pin=self._leader.limits.pin,
             pinned_s=self._saving.books.pinned_s,
+            counting=how_counted(self._signal.history(), host_power_w=energy.host_power_w, pue=energy.pue),
         )
         whole = self._reporter.whole(part)
         if final and whole is not None:

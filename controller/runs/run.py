@@ -388,6 +388,7 @@ class TrainingRun:
             leader=self._leader,
             follower=self._follower,
             observe_mode=self._observe_mode,
+            energy=config.energy,
             reporter=self._reporter,
             history=history,
             holdout_ratio=config.plan.job_holdout_ratio(self.identity.job),

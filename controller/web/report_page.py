@@ -43,6 +43,7 @@ class ReportPage(Struct, frozen=True, kw_only=True):
         rows: the lines.
         days: a line for each day with a run.
         without_run_j: what GPUs used without a run [J]; None: not known.
+        counted: by which signals, and what: a sentence each.
     """
 
     period: str
@@ -52,6 +53,7 @@ class ReportPage(Struct, frozen=True, kw_only=True):
     rows: Sequence[Entry]
     days: Sequence[Entry]
     without_run_j: float | None = None
+    counted: Sequence[str] = ()
 
 
 class Section(NamedTuple):
@@ -84,6 +86,7 @@ def page_of(
         rows=found.rows,
         days=days.rows,
         without_run_j=rest_j if rest_j > 0 else None,
+        counted=found.counted,
     )
 
 
@@ -286,11 +289,7 @@ def _how_counted(page: ReportPage) -> Iterator[str]:
             f"Used is of all {number_text(runs)} runs; what was saved, and how much longer it took, is known of"
             f" {number_text(measured)}, and counts those alone."
         )
-    if page.total.carbon_g is not None:
-        yield (
-            "Carbon: location-based, by the grid signal of each node's configuration, which says whether it is average"
-            " or marginal, and whether PUE and host power are counted; this history does not record them."
-        )
+    yield from page.counted
     if page.without_run_j is not None:
         yield f"Not counted: {typeset(energy_text(page.without_run_j))} that GPUs used without a run."
 

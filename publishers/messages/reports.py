@@ -239,6 +239,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     more it takes until that energy is known to a point. `last_rank`, in the final record of a run that the controller
     has joined of several: the rank that ended last, which tells the end. `pinned_s` is for how long iterations ran at a
     limit that a person had pinned; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
+    `signal_…` say by which signal its carbon or cost was last counted. `host_power_w` and `pue` are what its plan
+    weighs beside the GPUs, where they are configured: no amount here has them.
     """
 
     time_s: TimeS | None = None
@@ -297,6 +299,11 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     pinned_until_s: TimeS | None = None
     pinned_by: Text | None = None
     pinned_why: Text | None = None
+    signal_kind: Literal["average", "marginal", "price"] | None = None
+    signal_source: Text | None = None
+    signal_zone: Text | None = None
+    host_power_w: PowerW | None = None
+    pue: Annotated[float, Meta(ge=1, le=5)] | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     last_rank: Count | None = None
     final: bool = False

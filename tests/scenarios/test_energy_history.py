@@ -25,7 +25,7 @@ def carbon_site(folder: Path, *, history: Path | None = None) -> Site:
     """Return a node on a grid of 300 g/kWh, with a history."""
     provider = ConstantProvider(300.0, kind="average", unit="gCO2eq/kWh")
     path = history or folder / "history.sqlite"
-    return Site(folder, [prior_gpu()], *CARBON, providers=[provider], history=path)
+    return Site(folder, [prior_gpu()], *CARBON, "energy.pue=1.4", providers=[provider], history=path)
 
 
 async def test_days_add_up_to_the_final_record_over_a_restart_and_midnight(tmp_path: Path) -> None:
@@ -42,6 +42,8 @@ async def test_days_add_up_to_the_final_record_over_a_restart_and_midnight(tmp_p
         await asyncio.sleep(60)
     final = site.energies()[-1]
     assert (final.final, final.evidence) == (True, "measured")
+    assert (final.signal_kind, final.signal_source, final.signal_zone) == ("average", "constant", None)
+    assert (final.pue, final.host_power_w) == (1.4, None)
 
     def of_days(connection: Connection) -> list[tuple[float, float, float]]:
         whole = select(RUNS.c.id).where(RUNS.c.node == "").scalar_subquery()

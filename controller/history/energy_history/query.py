@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from controller.history.energy_history.growth import day_of
 from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, node_entries, oldest_s, run_parts
 from controller.history.energy_history.report import HOW_COMBINED, Entry, Part, entry_of, sum_of_gpus
-from controller.history.energy_history.sentence import headline
+from controller.history.energy_history.sentence import headline, how_counted
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import RunEnergy
 
@@ -46,7 +46,8 @@ class ReportQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 class Report(Struct, frozen=True, kw_only=True):
     """A report, as JSON; `since_s` and `until_s` are Unix seconds.
 
-    `records`, by run, are the newest of each, without numbers of what was saved that have no evidence or no interval.
+    `combined` and `counted` say how it was counted, in sentences. `records`, by run, are the newest of each, without
+    numbers of what was saved that have no evidence or no interval.
     """
 
     since_s: float
@@ -57,6 +58,7 @@ class Report(Struct, frozen=True, kw_only=True):
     total: Entry
     rows: list[Entry]
     records: list[RunEnergy]
+    counted: list[str] = []
 
 
 def period_of(query: ReportQuery, now_s: float, faults: list[str], zone: tzinfo | None = None) -> Period | None:
@@ -130,9 +132,11 @@ def make_reports(
     asked = {query.by for query in queries}
     days = dict(_days(Period(max(period.since_s, begin_s), period.until_s), zone)) if "day" in asked else {}
     parts, of_days, total_of_runs = list[Part](), dict[str, list[Part]](), Entry(name="total")
+    counted: list[str] = []
     if asked - BY_HARDWARE.keys():
         parts, *of_each = run_parts(connection, [period, *days.values()], queries[0].which)
         of_days, total_of_runs = dict(zip(days, of_each, strict=True)), entry_of("total", parts)
+        counted = how_counted(parts)
 
     def report(by: str) -> Report:
         is_hardware = by in BY_HARDWARE
@@ -148,6 +152,7 @@ def make_reports(
             by=by,
             headline=headline(total, period, hardware=by if is_hardware else "", n_rows=len(rows), zone=zone),
             combined=HOW_COMBINED,
+            counted=[] if is_hardware else counted,
             total=total,
             rows=rows,
             records=[part.record for part in parts] if by == "run" else [],

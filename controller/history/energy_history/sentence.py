@@ -1,14 +1,22 @@
 """What was used and saved, in words and units that people read."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
 from typing import Final, NamedTuple
 
 from controller.history.energy_history.reading import Period
-from controller.history.energy_history.report import TOO_EARLY, Entry
-from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
+from controller.history.energy_history.report import TOO_EARLY, Entry, Part
+from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text, power_text
 
+MAX_NAMED: Final = 4
+"""Sources, or jobs, that a sentence names: those with most runs."""
+_SIGNALS: Final = {
+    "average": "Carbon is location-based, by the average intensity of the grid",
+    "marginal": "Carbon is location-based, by the marginal intensity of the grid",
+    "price": "Cost is by the price of electricity",
+}
 _HARDWARE: Final = {"gpu": "GPU", "node": "node"}
 
 
@@ -30,6 +38,65 @@ def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 
     if told is not None and told.amount < 0:
         return f"{used}, and that is {_with_interval(told.negated())} more than {same}."
     return f"{used}, and saved {saved_text(total)} against {same}."
+
+
+def how_counted(parts: Sequence[Part]) -> list[str]:
+    """Return by which signals runs are counted, what is counted, and what runs held out say, a sentence each."""
+    return [*_signals(parts), *_overheads(parts), *_held_out(parts)]
+
+
+def _signals(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the sources of each kind of signal; records of an earlier version do not know theirs."""
+    for kind, words in _SIGNALS.items():
+        of_kind = [part.record for part in parts if part.record.signal_kind == kind]
+        if of_kind:
+            zones = (f" in {record.signal_zone}" if record.signal_zone else "" for record in of_kind)
+            names = [
+                f"{record.signal_source or 'not named'}{zone}" for record, zone in zip(of_kind, zones, strict=True)
+            ]
+            yield f"{words}, from {_each(names, len(parts))}."
+    n_unknown = sum(
+        part.record.signal_kind is None and (part.record.carbon_g is not None or part.record.cost is not None)
+        for part in parts
+    )
+    if n_unknown:
+        yield f"By which source carbon or cost is counted is not recorded of {_number(n_unknown, 'run')}."
+
+
+def _overheads(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield what is counted: GPUs alone, whatever plans weigh beside them."""
+    if not parts:
+        return
+    told = []
+    for record in (part.record for part in parts):
+        host = f"{power_text(record.host_power_w)} for the rest of each machine" if record.host_power_w else ""
+        told.append(" and ".join(filter(None, (host, f"a PUE of {record.pue:g}" if record.pue else ""))))
+    weighed = _each([words for words in told if words], len(parts))
+    plans = f" Plans weigh {weighed} as well; no number here has that." if weighed else ""
+    yield f"Energy, carbon and cost are those of the GPUs, without host power and PUE.{plans}"
+
+
+def _held_out(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield how the runs of a job compare with those held out, by its newest record that says so."""
+    jobs = {f"{part.user}/{part.job}": part.record for part in parts if part.record.ab_runs}
+    for job, record in sorted(jobs.items(), key=lambda item: -(item[1].ab_runs or 0))[:MAX_NAMED]:
+        of = f"A/B check of {job}, {record.ab_held_out_runs or 0} of {record.ab_runs} runs held out at the prior limit"
+        saved = record.ab_saved_energy_ratio, record.ab_saved_energy_lower_ratio, record.ab_saved_energy_upper_ratio
+        if None in saved:
+            yield f"{of}: too early to tell."
+            continue
+        ratio, lower, upper = (100 * (value or 0.0) for value in saved)
+        interval = f"90 %: {lower:.1f} to {upper:.1f} %"
+        yield f"{of}: an iteration of the others saves {ratio:.1f} % of the energy ({interval})."
+
+
+def _each(names: Sequence[str], n_all: int) -> str:
+    """Return names, the most frequent first, each with its number of runs unless it is that of all."""
+    counted = Counter(names).most_common()
+    texts = [name if number == n_all else f"{name} ({_number(number, 'run')})" for name, number in counted[:MAX_NAMED]]
+    if len(counted) > MAX_NAMED:
+        texts.append(f"{len(counted) - MAX_NAMED} more")
+    return ", ".join(texts)
 
 
 def used_text(entry: Entry) -> str:

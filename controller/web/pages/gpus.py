@@ -290,7 +290,7 @@ def _cells(view: GpuView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     yield escaped(_power(view.prior_w))
     yield escaped("" if temperature_c is None else typeset(f"{temperature_c:.0f} °C"))
     yield escaped("" if busy_ratio is None else typeset(f"{100 * busy_ratio:.0f} %"))
-    yield _live(view, "why", view.why)
+    yield _live(view, "why", view.why, class_="why")
     yield render_time(view.since_s, now_s, zone) if view.since_s is not None else escaped("")
 
 

@@ -160,7 +160,7 @@ def _cells(line: Line, asked: Asked, now_s: float, zone: tzinfo) -> Iterator[Mar
     node = _link(asked.path(node=change.node, before_s=None), change.node or "")
     yield element("span", node, escaped(f" {'+'.join(line.gpus)}"))
     yield escaped(line_limits(line))
-    yield escaped(line_reason(line, now_s, zone))
+    yield element("span", escaped(line_reason(line, now_s, zone)), class_="why")
     numbers = "" if pin_text(change) else change.detail
     yield element("details", element("summary", escaped("show")), escaped(numbers)) if numbers else NOTHING
 

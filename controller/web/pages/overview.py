@@ -41,7 +41,7 @@ from controller.web.pages.words import (
     is_pinned,
     percent_text,
     range_text,
-    release_command,
+    release_words,
     run_path,
     typeset,
     without_number_text,
@@ -159,7 +159,7 @@ def render_pinned_by(energy: RunEnergy) -> Markup:
 
 def render_release(key: RunKey) -> Markup:
     """Return the command that ends a pin."""
-    return element("code", escaped(release_command(key)))
+    return element("code", joined([element("span", escaped(words)) for words in release_words(key)], " "))
 
 
 def _so_far(key: RunKey, energy: RunEnergy) -> str:
@@ -467,7 +467,8 @@ def render_done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) ->
         return render_state("measuring", f"measuring, {duration_text(energy.duration_s)} old")
     if is_pinned(energy, now_s):
         until = f"pinned until {moment_text(energy.pinned_until_s or 0.0, now_s, zone)}"
-        return joined([escaped(f"{duration_text(energy.duration_s)} so far "), render_state("pinned", until)])
+        so_far = escaped(f"{duration_text(energy.duration_s)} so far ")
+        return element("span", so_far, render_state("pinned", until))
     end_s = run.schedule.expected_end_s if run.schedule is not None else None
     if end_s is None:
         return escaped(f"{duration_text(energy.duration_s)} so far, end not known")

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Final
 
 from controller.history.energy_history.reading import PastRun
+from controller.history.energy_history.report import Part
+from controller.history.energy_history.sentence import how_counted
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Points, Rule, TimeAxis
@@ -90,6 +92,7 @@ def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -
         *([_plan(view, state, now_s, zone), _now(view, state, now_s)] if view.goes_on else []),
         _curve(view),
         _decisions(view, state, now_s, zone),
+        *_how_counted(view),
     ]
     return render_page(f"Run {view.key.job}", current="/runs", parts=parts, now_s=now_s, zone=zone)
 
@@ -369,6 +372,14 @@ def _present(places: Sequence[tuple[float, float, float]], limit_w: float | None
             x, y = (low + share * (high - low) for low, high in zip(before, after, strict=True))
             return x, y
     return None
+
+
+def _how_counted(view: RunView) -> Iterator[Markup]:
+    record = view.record
+    if record is not None and record.n_gpus:
+        sentences = how_counted([Part(*view.key, record, {})])
+        items = (element("li", escaped(sentence)) for sentence in sentences)
+        yield render_card("How this was counted", element("ul", *items))
 
 
 def _decisions(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup:

@@ -101,9 +101,10 @@ def is_pinned(record: RunEnergy, now_s: float) -> bool:
     return record.pinned_until_s is not None and record.pinned_until_s > now_s
 
 
-def release_command(key: RunKey) -> str:
-    """Return the command that ends the pin of a run, for a shell."""
-    return shlex.join(["gridchase", "release", "--job", key.job, "--user", key.user, "--run", key.run])
+def release_words(key: RunKey) -> list[str]:
+    """Return the command that ends the pin of a run, for a shell: its verb, then its options, each with its value."""
+    options = (("--job", key.job), ("--user", key.user), ("--run", key.run))
+    return ["gridchase release", *map(shlex.join, options)]
 
 
 def decision_text(change: LimitChange) -> str:

@@ -1,5 +1,6 @@
 """What is published about a run: one node's part, the sum that its leader makes, and what other nodes have spent."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,15 +8,23 @@ import pytest
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.accounting.reports import RunReporter, energy_report, profile_report, summed, with_saving
+from controller.accounting.reports import (
+    RunReporter,
+    energy_report,
+    how_counted,
+    profile_report,
+    summed,
+    with_saving,
+)
 from policies.savings.counterfactual import Saving
 from policies.savings.interval import KnownSaving, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.signal import SignalKind
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy, RunSchedule
 from publishers.messages.topics import Topics
 from tests.controller.messages import iterations, ns, rank_status, run_energy
-from tests.fakes import KEY, FakeBus, LoopClock
+from tests.fakes import KEY, FakeBus, LoopClock, flat_signal
 
 POINT = ProfilePoint(
     power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
@@ -53,12 +62,39 @@ def test_the_slowest_rank_counts_the_iterations_and_the_furthest_the_epochs() ->
         state="finished",
         gpu_model="A40",
         n_gpus=2,
-        currency=None,
         final=True,
     )
     assert (report.iterations, report.epochs, report.reached, report.final) == (8, 3, True, True)
     assert (report.energy_j, report.duration_s, report.carbon_g, report.cost) == (100.0, 9.0, 1.5, None)
     assert decode(encode(report), RunEnergy) == report
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "currency"), [("average", "g/kWh", None), ("marginal", "g/kWh", None), ("price", "EUR/kWh", "EUR")]
+)
+def test_a_record_says_by_which_signal_it_counts_and_what_its_plan_weighs(
+    kind: SignalKind, unit: str, currency: str | None
+) -> None:
+    signal = replace(flat_signal(0.3), kind=kind, unit=unit, source="s" * 300)
+    report = energy_report(
+        rank_status(),
+        [log_of(1)],
+        {"energy_j": 1.0, "duration_s": 1.0},
+        state="running",
+        gpu_model="A40",
+        n_gpus=1,
+        final=False,
+        counting=how_counted(signal, host_power_w=300.0, pue=1.4),
+    )
+    assert (report.signal_kind, report.signal_source, report.signal_zone) == (kind, "s" * 200, signal.zone)
+    assert (report.currency, report.host_power_w, report.pue) == (currency, 300.0, 1.4)
+    assert decode(encode(report), RunEnergy) == report
+
+
+def test_what_is_not_configured_is_not_in_a_record() -> None:
+    plain = how_counted(replace(flat_signal(1.0), kind="energy", unit="1"), host_power_w=0.0, pue=1.0)
+    assert plain == how_counted(None, host_power_w=0.0, pue=1.0)
+    assert set(plain.values()) == {None}
 
 
 def test_a_run_on_one_node_is_its_own_sum() -> None:

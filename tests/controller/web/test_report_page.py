@@ -52,6 +52,7 @@ def page_of(total: Entry, rows: list[Entry] | None = None, days: list[Entry] | N
             rows=[total] if rows is None else rows,
             days=days or [],
             without_run_j=1.476e8,
+            counted=["Carbon is location-based.", "A <b>source</b>."],
         ),
         command="gridchase report --month 2021-05 --html may.html",
         fingerprint="0123456789abcdef",
@@ -84,6 +85,8 @@ def test_the_page_has_with_without_saved_and_interval() -> None:
         assert cell in text
     assert "41 kWh that GPUs used without a run" in text
     assert "gridchase report --month 2021-05 --html may.html" in text
+    how = text.split("How this was counted")[1]
+    assert "Carbon is location-based.A <b>source</b>.Not counted: 41 kWh" in how
 
 
 def test_without_evidence_no_number_is_said_to_be_saved() -> None:

@@ -249,6 +249,28 @@ NAMED: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        RunEnergy(
+            run="w0",
+            state="running",
+            gpu_model="A40",
+            n_gpus=1,
+            iterations=40,
+            epochs=1,
+            duration_s=20.0,
+            energy_j=6000.0,
+            signal_kind="marginal",
+            signal_source="WattTime",
+            signal_zone="CAISO_NORTH",
+            host_power_w=300.0,
+            pue=1.4,
+        ),
+        (
+            b'{"run":"w0","state":"running","gpu_model":"A40","n_gpus":1,"iterations":40,"epochs":1,"duration_s":20.0,'
+            b'"energy_j":6000.0,"signal_kind":"marginal","signal_source":"WattTime","signal_zone":"CAISO_NORTH",'
+            b'"host_power_w":300.0,"pue":1.4}'
+        ),
+    ),
+    (
         Order(
             time_s=1.7e9,
             action="pin",

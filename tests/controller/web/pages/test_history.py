@@ -75,6 +75,8 @@ def test_a_month_shows_the_numbers_of_its_report(path: Path) -> None:
     assert history.found.headline.replace("CO2e", "CO₂e") in found.text.replace("CO2e", "CO₂e")
     assert "278 Wh" in found.text
     assert "10.0 %" in found.text
+    assert history.found.counted
+    assert all(sentence in found.text for sentence in history.found.counted)
     assert faults == []
     links = [link["href"] for link in found.all("a")]
     assert f"/v1/report?month={month}&by=job" in links

@@ -147,6 +147,20 @@ def test_a_run_without_a_length_and_below_a_negative_price_is_shown() -> None:
     assert "cheapest about \u22120.02 EUR/kWh" in text
 
 
+def test_the_page_of_a_run_says_how_it_was_counted() -> None:
+    counting: dict[str, Any] = {
+        "signal_kind": "marginal",
+        "signal_source": "WattTime",
+        "signal_zone": "CAISO_NORTH",
+        "pue": 1.4,
+    }
+    text = found(one_run(**counting)).text.partition("How this was counted")[2]
+    assert "by the marginal intensity of the grid, from WattTime in CAISO_NORTH." in text
+    assert "Plans weigh a PUE of 1.4 as well" in text
+    site = one_run(n_gpus=0)
+    assert "How this was counted" not in found(site).text
+
+
 def test_a_pinned_run_without_a_curve_says_why_it_has_its_limit() -> None:
     site = one_run(reason="pinned", power_limit_w=200.0, speed_ratio=None)
     state_of(site).profile = ProfileReport(
