@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from controller.errors import PinRefusedError
 from controller.orders.pins import RunPins
-from controller.ports import Bus
+from controller.ports import Bus, PinState
 from controller.runtime.clock import Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
@@ -53,8 +53,8 @@ class BusOrders:
         self._invalid_messages = invalid_messages
         self._buckets: RecentDict[RunKey, TokenBucket] = RecentDict(MAX_REMEMBERED)
         self._answered: RecentDict[tuple[RunKey, str], OrderResult] = RecentDict(MAX_REMEMBERED)
-        self._waiting: dict[RunKey, Order] = {}
-        """The pin that each run was ordered last, until it has been read back."""
+        self._waiting: dict[RunKey, tuple[Order, PinState]] = {}
+        """The pin that each run was ordered last, and its first state, until it has been read back."""
         self._is_waiting = asyncio.Event()
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class BusOrders:
         waiting, former = self._waiting.get(key), self._answered.get((key, order.correlation))
         if former is not None:
             self._send(key, former)
-        if former is not None or (waiting is not None and waiting.correlation == order.correlation):
+        if former is not None or (waiting is not None and waiting[0].correlation == order.correlation):
             return
         age_s = self._clock.now_s() - order.time_s
         if abs(age_s) > MAX_AGE_S:
@@ -136,22 +136,24 @@ class BusOrders:
             return
         if order.power_limit_w is None or order.until_s is None:
             raise PinRefusedError("bad_order", "a pin needs power_limit_w and until_s")
-        self._pins.pin(key, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
+        state = self._pins.pin(key, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
         former = self._waiting.get(key)
         if former is not None:
-            self._answer(key, former, "failed", "replaced", f"{by} has pinned another limit")
-        self._waiting[key] = order
+            self._answer(key, former[0], "failed", "replaced", f"{by} has pinned another limit")
+        self._waiting[key] = order, state
         self._is_waiting.set()
 
     def _follow(self, key: RunKey) -> None:
         """Answer a pin that has been read back, or cannot be set, or has ended."""
-        order = self._waiting[key]
+        order, first = self._waiting[key]
         try:
             state = self._pins.state_of(key)
         except PinRefusedError as refusal:
             self._answer(key, order, "failed", refusal.reason, str(refusal))
         else:
-            match state.state:
+            match "replaced" if _is_another(state, first) else state.state:
+                case "replaced":
+                    self._answer(key, order, "failed", "replaced", f"{state.by} has pinned another limit")
                 case "done":
                     enforced_w, n_gpus = state.enforced_power_limit_w or 0.0, state.n_gpus
                     detail = f"{enforced_w:g} W read back from {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
@@ -194,3 +196,9 @@ class BusOrders:
 
     def _send(self, key: RunKey, result: OrderResult) -> None:
         self._bus.publish(self._topics.run(key, "set/result"), encode(result), qos=1)
+
+
+def _is_another(state: PinState, first: PinState) -> bool:
+    """Return whether the pin of a run now is another one than that of an earlier state."""
+    now, then = ((each.set_at_s, each.until_s, each.power_limit_w, each.by, each.why) for each in (state, first))
+    return state.state != "none" and now != then
