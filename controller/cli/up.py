@@ -89,6 +89,12 @@ def up(
     if policy is not None and policy.bus not in (BusConfig(), config.bus):
         _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
     jobs_command = _jobs_command(config, policy_file)
+    if config.orders.over_bus:
+        fault = (
+            "orders.over_bus = true: anybody on this machine could send orders, as the broker of `up` asks nobody for"
+            " a password; use `gridchase pin`, or `gridchase controller` on a broker with access rules"
+        )
+        raise ConfigError([fault])
     print(
         "power limits come back when this ends, also by Ctrl-C or with its terminal; after kill -9 or a crash of the"
         " machine, at the next start or by `gridchase restore`",
