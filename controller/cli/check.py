@@ -51,6 +51,11 @@ from publishers.mqtt.topic_probe import Party, RouteResult, probe_routes
 from publishers.shared.files.private_dir import unsafe_dir_fault
 from publishers.training.settings import BROKER_SETTINGS, PublisherOptions, Settings, SettingsError, resolve
 
+ANYBODY: Final = "anybody"
+OPEN_DOOR: Final = (
+    "orders.over_bus = true, and this broker lets in whoever has no password: anybody could hold the limit of any run;"
+    " set it to false, or take a broker whose rules let operators alone send orders (deploy/mosquitto)"
+)
 CAP_SYS_ADMIN: Final = 21
 FETCH_TIMEOUT_S: Final = 45.0
 LOOK_BACK_S: Final = DAY_S
@@ -214,7 +219,8 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     signal_leaf = {"energy": "", "price": "price"}.get(signal.kind, "carbon")
     answers_orders = config.orders.over_bus
     routes = node_routes(topics, config.node.name, key, signal=signal_leaf, answers_orders=answers_orders)
-    parties = [Party(name=NODE, address=address, names=BUS_SETTINGS)]
+    anybody = Party(name=ANYBODY, address=BrokerAddress(url=bus.url, ca_file=bus.ca_file), names=BUS_SETTINGS)
+    parties = [Party(name=NODE, address=address, names=BUS_SETTINGS), *([anybody] if answers_orders else ())]
     if training is not None:
         routes += training_routes(training)
         parties.append(Party(name=TRAINING, address=training.broker, names=BROKER_SETTINGS))
@@ -223,7 +229,9 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     findings = [Finding(what="broker", found=bus.url, fault="\n".join(f"{bus.url}: {fault}" for fault in faults))]
     if NODE in report.faults:
         return findings
-    findings.append(_topics_of(NODE, report.results, topics))
+    is_open = answers_orders and ANYBODY not in report.faults
+    open_door = [Finding(what="orders over the bus", found=bus.url, fault=OPEN_DOOR)] if is_open else []
+    findings += [_topics_of(NODE, report.results, topics), *open_door]
     if training is None:
         findings.append(Finding(what=f"topics of {TRAINING}", found=f"not checked: {remark}", is_checked=False))
     elif TRAINING in report.faults:

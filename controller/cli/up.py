@@ -89,6 +89,12 @@ def up(
     if policy is not None:
         _warn_of_other_bus(policy_file, policy.bus, config, "policy service")
     jobs_command = _jobs_command(config, policy_file)
+    if config.orders.over_bus:
+        fault = (
+            "orders.over_bus = true: anybody on this machine could send orders, as the broker of `up` asks nobody for"
+            " a password; use `gridchase pin`, or `gridchase controller` on a broker with access rules"
+        )
+        raise ConfigError([fault])
     print(
         "power limits come back when this ends, also by Ctrl-C or with its terminal; after kill -9 or a crash of the"
         f" machine, at the next start or by `{_restore_command(config)}`",

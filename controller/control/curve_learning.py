@@ -249,7 +249,9 @@ def _measure(state: Profiling, observation: Observation) -> CurveUpdate:
 def _refine(state: Planned, observation: Observation) -> CurveUpdate:
     """Merge what was measured under the plan, unless the job has drifted from its curve: then it is profiled again."""
     settings, drift, before = state.settings, state.drift, state.refinement
-    if state.has_settled_at(observation.power_limit_w):
+    # Of lower limits, at which a person may pin a run, the curve says nothing that the job could have left.
+    is_compared = observation.power_limit_w >= state.settled.points[0].power_limit_w - LIMIT_TOLERANCE_W
+    if is_compared and state.has_settled_at(observation.power_limit_w):
         drift = update_drift(drift, observation, profile=state.settled, window_s=settings.block_s)
         if has_drifted(drift, sweep_s=state.rest_after_s):
             anew = Profiling(settings=settings, sweep=profiling.begin(settings), n_drifts=state.n_drifts + 1)

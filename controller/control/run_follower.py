@@ -181,7 +181,7 @@ class RunFollower:
         if not interval.active:
             self.looks = self.looks.after_pause(interval.duration_s)
         is_first_pass = self._plan is None or self._plan.reason in _FIRST_PASS
-        is_pinned = self._plan is not None and self._plan.reason == "pinned"
+        is_pinned = self._plan is not None and self._plan.reason == "pinned" and self._gpus.requested is not None
         self._books.purpose = Purpose.FIRST_PASS if is_first_pass else Purpose.PINNED if is_pinned else Purpose.PLAN
         self._books.curve = self._own_curve.profile(gpus.highest_w) or self._books.curve
 

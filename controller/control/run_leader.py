@@ -45,6 +45,7 @@ from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm import NotProfiledReason
+from policies.savings.books import Purpose
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S
 
@@ -87,7 +88,7 @@ class RunLeader:
         pin_of: Callable[[], Pin | None] = lambda: None,
     ) -> None:
         self._notify = notify
-        self._pin_of = pin_of
+        self._pin_of = (lambda: None) if config.plan.observe else pin_of
         self._has_told = False
         self._run = run
         self._key = JobKey(run.user, run.job)
@@ -184,6 +185,8 @@ class RunLeader:
         self.limits.ledger.add(interval, gpus.in_force)
         if isinstance(self.limits.state, Planned):
             self._books.curve = self.limits.state.refinement.profile
+        if self._books.purpose is Purpose.PINNED and self._gpus.requested is None and not self._ranks.ending:
+            self._books.purpose = Purpose.PLAN  # what another program sets, or what was before, is nobody's pin
 
     def observe(self, interval: MeterInterval) -> CurveUpdate | None:
         """Learn from an active interval, if it ran at the requested limit; store a curve that is new."""

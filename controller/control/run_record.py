@@ -182,7 +182,7 @@ class RunRecord:
             speed_ratio=self._speed_ratio,
             reason=self.limit_reason,
             saving=self._saving.latest,
-            pin=self._leader.limits.pin,
+            pin=self._leader.limits.pin if self._gpus.requested is not None else None,
             pinned_s=self._saving.books.pinned_s,
             counting=how_counted(self._signal.history(), host_power_w=energy.host_power_w, pue=energy.pue),
         )

@@ -76,6 +76,36 @@ async def test_a_silent_pinned_run_loses_its_hold_with_its_lease(tmp_path: Path)
         assert site.limits(gpu)[-1].reason == "lease_ended"
 
 
+async def test_what_another_program_sets_on_a_pinned_run_is_not_told_as_pinned(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    pin(tmp_path)
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        training = Training(site)
+        await training.train(600)
+        assert site.energies()[-1].pinned_by == "ada"
+        gpu.set_externally(222.0)
+        await training.train(1_200)
+        energy = site.energies()[-1]
+        assert (energy.reason, energy.pinned_by, energy.pinned_until_s) == ("another_writer", None, None)
+        assert energy.pinned_s == pytest.approx(600, abs=60)
+    assert gpu.requested_power_limit_w == 222.0
+
+
+async def test_a_run_that_ended_while_pinned_has_the_time_in_its_record_and_no_pin(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    pin(tmp_path)
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        training = Training(site)
+        await training.train(600)
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    assert (final.final, final.pinned_by, final.pinned_until_s, final.pinned_why) == (True, None, None, None)
+    assert final.pinned_s == pytest.approx(600, abs=60)
+
+
 async def test_an_idle_run_and_a_run_that_is_not_proven_get_no_pinned_limit(tmp_path: Path) -> None:
     gpu = prior_gpu()
     pin(tmp_path)
@@ -114,6 +144,8 @@ async def test_where_limits_are_only_observed_a_pin_writes_nothing(tmp_path: Pat
     async with site.controlled():
         await Training(site).train(600)
     assert gpu.history == []
+    energy = site.energies()[-1]
+    assert (energy.pinned_s, energy.pinned_by, energy.pinned_until_s) == (None, None, None)
 
 
 async def test_a_pin_on_the_node_of_rank_0_reaches_the_gpus_of_the_other_node(tmp_path: Path) -> None:

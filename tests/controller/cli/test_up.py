@@ -56,6 +56,12 @@ def test_the_command_that_restores_is_that_of_the_same_gpus_and_journal(
     assert f"{tmp_path}/a b: there is no journal; nothing to restore" in capsys.readouterr().out
 
 
+def test_no_orders_are_heard_where_the_broker_asks_nobody_for_a_password(capsys: pytest.CaptureFixture[str]) -> None:
+    switched_on = ("--set", "orders.over_bus=true", "--set", "bus.username=n1")
+    assert main(["up", "--simulate", "--no-policy", "--no-web", *switched_on]) == 2
+    assert "orders.over_bus = true: anybody on this machine could send orders" in capsys.readouterr().err
+
+
 def test_a_wrong_configuration_of_the_page_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "web.toml"
     file.write_text("[web]\nport = -7\n")

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.config import PlanConfig
-from controller.control.limit_control import DecisionInputs, LimitControl, clamped_w
+from controller.control.curve_learning import Planned
+from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl, clamped_w
 from controller.control.plan import PlanInputs
 from controller.ports import Pin, Target
 from policies.planning import Progress
@@ -30,7 +31,14 @@ BOUNDS_W = (200.0, 300.0)
 limits_w = st.floats(min_value=1.0, max_value=1e6)
 
 
-def decide_pinned(run: LimitControl, plan: PlanInputs, pin: Pin = PIN, *, waits_because: str = "") -> Target:
+def decide_pinned(
+    run: LimitControl,
+    plan: PlanInputs,
+    pin: Pin = PIN,
+    *,
+    waits_because: str = "",
+    bounds_w: tuple[float, float] = BOUNDS_W,
+) -> Target:
     """Return the target of a run that is pinned."""
     decision = run.decide(
         DecisionInputs(
@@ -38,7 +46,7 @@ def decide_pinned(run: LimitControl, plan: PlanInputs, pin: Pin = PIN, *, waits_
             n_iterations=plan.progress.n_iterations,
             waits_because=waits_because,
             pin=pin,
-            bounds_w=BOUNDS_W,
+            bounds_w=bounds_w,
             curve_start=lambda: None,
             plan=lambda: plan,
         )
@@ -135,6 +143,30 @@ def test_the_ledger_counts_what_the_run_loses_and_the_plan_makes_up_for_it() -> 
     assert decision.purpose is Purpose.PLAN
     unpinned = begin(limit_control(plan=PlanConfig(max_slowdown=1.02), may_look=False), FULL)
     assert decision.target.power_limit_w > train(unpinned, 661)[-1].power_limit_w
+
+
+def test_a_pin_below_the_measured_curve_is_no_drift_and_the_curve_reaches_it() -> None:
+    def rate(limit_w: float) -> float:  # below 225 W energy per iteration rises: no sweep goes on to the floor
+        return rate_per_s(limit_w) * min((limit_w / 225.0) ** 3, 1.0)
+
+    run = limit_control(may_look=False)
+    run.begin(CurveStart(floor_power_limit_w=100.0, ceiling_power_limit_w=300.0))
+    train(run, 1_200, rate=rate)
+    assert isinstance(run.state, Planned)
+    assert run.state.settled.points[0].power_limit_w > 150.0
+    for second in range(600):
+        plan, pin = plan_inputs(at_s=1_200 + second), replace(PIN, power_limit_w=100.0)
+        limit_w = decide_pinned(run, plan, pin, bounds_w=(100.0, 300.0)).power_limit_w
+        seen = interval(0.9 * limit_w, rate(limit_w))
+        run.ledger.add(seen, (limit_w, 0))
+        update = run.observe(seen, enforced_power_limit_w=limit_w)
+        assert update is None or update.dropped is None, "the job is as it was: its time budget goes on"
+    lowest = run.state.refinement.profile.points[0]
+    assert lowest.power_limit_w == 100.0
+    assert lowest.iterations_per_s == pytest.approx(rate(100.0), rel=0.02)
+    progress = Progress(n_iterations=1.0, active_s=1_800.0, started_at_s=MIDNIGHT_S)
+    base_s = sum(each.active_s * rate(each.power_limit_w) for each in run.ledger.times) / rate(300.0)
+    assert run._with_base(progress).base_s == pytest.approx(base_s, rel=0.01), "what the run has lost is known"
 
 
 def test_a_pinned_target_is_one_object_until_the_pin_or_the_bounds_change() -> None:

@@ -108,6 +108,19 @@ async def test_a_pin_that_is_replaced_or_cannot_be_set_has_failed(tmp_path: Path
         assert bench.results()[-1].detail == "no answer"
 
 
+async def test_no_order_is_done_where_another_person_has_pinned_another_limit(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order()
+        bench.pin(150.0, by="bob")
+        await bench.train(1)
+        bench.write()
+        await bench.train(2)
+        (result,) = bench.results()
+        assert (result.state, result.reason, result.detail) == ("failed", "replaced", "bob has pinned another limit")
+        assert bench.state().enforced_power_limit_w == 150.0
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

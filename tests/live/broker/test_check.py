@@ -176,3 +176,13 @@ async def test_everything_arrives_through_the_built_in_broker(check: Callable[..
     async with embedded_broker(prefer="amqtt") as running:
         report = await asyncio.to_thread(check, running.url)
     assert report.faults == []
+
+
+def test_orders_on_a_broker_that_lets_in_everybody_are_a_fault(
+    check: Callable[..., Report], broker: Mosquitto, tmp_path: Path
+) -> None:
+    password_file = written(tmp_path / "node-password", "secret")
+    as_node = ("bus.username=n1", f"bus.password_file={password_file}")
+    assert check(f"mqtt://127.0.0.1:{broker.port}", *as_node).faults == []
+    (fault,) = check(f"mqtt://127.0.0.1:{broker.port}", *as_node, "orders.over_bus=true").faults
+    assert "this broker lets in whoever has no password" in fault
