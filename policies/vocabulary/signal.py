@@ -118,8 +118,10 @@ class Signal:
 
     def unmeasured_s(self, start_s: float, end_s: float) -> float:
         """Return for how long between two times no measured value holds: an estimate, or none [s]."""
-        durations_s = np.minimum(self._stops_s(), end_s) - np.maximum(self.starts_s, start_s)
-        is_measured = (durations_s > 0) & ~np.isnan(self.values) & ~self.estimated
+        begin = max(int(self.starts_s.searchsorted(start_s, side="right")) - 1, 0)
+        part = slice(begin, int(self.starts_s.searchsorted(end_s)))
+        durations_s = np.minimum(self._stops_s()[part], end_s) - np.maximum(self.starts_s[part], start_s)
+        is_measured = (durations_s > 0) & ~np.isnan(self.values[part]) & ~self.estimated[part]
         return max(end_s - start_s - float(durations_s[is_measured].sum()), 0.0)
 
     def maximum(self, start_s: float, end_s: float) -> float | None:
