@@ -255,10 +255,12 @@ def energy_report(
     return with_saving(msgspec.structs.replace(report, **totals, **(counting or {})), saving)
 
 
-def how_counted(signal: Signal | None, *, host_power_w: float, pue: float) -> dict[str, str | float | None]:
+def how_counted(
+    signal: Signal | None, *, since_s: float, now_s: float, host_power_w: float, pue: float
+) -> dict[str, str | float | None]:
     """Return by which signal carbon or cost is counted, and in which currency, and what a plan weighs beside the GPUs.
 
-    It is by field of `RunEnergy`; what is not configured is None.
+    It is by field of `RunEnergy`; what is not configured is None. The run has gone on since a time [Unix s].
     """
     overhead: dict[str, str | float | None] = {"host_power_w": host_power_w or None, "pue": pue if pue > 1 else None}
     if signal is None or signal.kind == "energy":
@@ -267,6 +269,7 @@ def how_counted(signal: Signal | None, *, host_power_w: float, pue: float) -> di
         "signal_kind": signal.kind,
         "signal_source": signal.source[:MAX_NAME] or None,
         "signal_zone": signal.zone[:MAX_NAME] or None,
+        "signal_unmeasured_s": signal.unmeasured_s(since_s, now_s),
         "currency": signal.unit.partition("/")[0] if signal.kind == "price" else None,
     }
 

@@ -165,12 +165,11 @@ class RunRecord:
         """
         if not self._ranks.members or self._account.is_resuming:
             return
-        kind = self._signal.kind
-        energy = self._energy
+        kind, totals, now_s = self._signal.kind, self._account.totals, self._clock.now_s()
         part = energy_report(
             self._ranks.status,
             self._ranks.logs,
-            self._account.totals.report(kind=kind),
+            totals.report(kind=kind),
             state=state,
             gpu_model=self._gpus.model,
             n_gpus=len(self._gpus.uuids),
@@ -184,7 +183,13 @@ class RunRecord:
             saving=self._saving.latest,
             pin=self._leader.limits.pin if self._gpus.requested is not None else None,
             pinned_s=self._saving.books.pinned_s,
-            counting=how_counted(self._signal.history(), host_power_w=energy.host_power_w, pue=energy.pue),
+            counting=how_counted(
+                self._signal.history(),
+                since_s=now_s - totals.duration_s,
+                now_s=now_s,
+                host_power_w=self._energy.host_power_w,
+                pue=self._energy.pue,
+            ),
         )
         whole = self._reporter.whole(part)
         if final and whole is not None:

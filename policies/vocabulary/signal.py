@@ -116,6 +116,14 @@ class Signal:
         durations_s, values = self.steps(start_s, end_s)
         return float(np.average(values, weights=durations_s)) if len(values) else None
 
+    def unmeasured_s(self, start_s: float, end_s: float) -> float:
+        """Return for how long between two times no measured value holds: an estimate, or none [s]."""
+        begin = max(int(self.starts_s.searchsorted(start_s, side="right")) - 1, 0)
+        part = slice(begin, int(self.starts_s.searchsorted(end_s)))
+        durations_s = np.minimum(self._stops_s()[part], end_s) - np.maximum(self.starts_s[part], start_s)
+        is_measured = (durations_s > 0) & ~np.isnan(self.values[part]) & ~self.estimated[part]
+        return max(end_s - start_s - float(durations_s[is_measured].sum()), 0.0)
+
     def maximum(self, start_s: float, end_s: float) -> float | None:
         """Return the greatest known value between two times, or None if none is known."""
         _, values = self.steps(start_s, end_s)

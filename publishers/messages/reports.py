@@ -302,6 +302,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     signal_kind: Literal["average", "marginal", "price"] | None = None
     signal_source: Text | None = None
     signal_zone: Text | None = None
+    signal_unmeasured_s: Amount | None = None
     host_power_w: PowerW | None = None
     pue: Annotated[float, Meta(ge=1, le=5)] | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)

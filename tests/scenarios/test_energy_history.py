@@ -12,10 +12,9 @@ from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.reading import Period, RunFilter, run_parts
 from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, RUN_QUARTERS, RUNS
-from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
-from tests.fakes import MIDNIGHT_S
+from tests.fakes import MIDNIGHT_S, FixedProvider, flat_signal
 from tests.scenarios.site import ANY_PROVIDER, HOUR_S, PRIOR_W, Site, Training, energy_j, prior_gpu
 
 CARBON = ('signal.kind="carbon"', ANY_PROVIDER)
@@ -23,7 +22,7 @@ CARBON = ('signal.kind="carbon"', ANY_PROVIDER)
 
 def carbon_site(folder: Path, *, history: Path | None = None) -> Site:
     """Return a node on a grid of 300 g/kWh, with a history."""
-    provider = ConstantProvider(300.0, kind="average", unit="gCO2eq/kWh")
+    provider = FixedProvider(flat_signal(300.0))
     path = history or folder / "history.sqlite"
     return Site(folder, [prior_gpu()], *CARBON, "energy.pue=1.4", providers=[provider], history=path)
 
@@ -42,8 +41,8 @@ async def test_days_add_up_to_the_final_record_over_a_restart_and_midnight(tmp_p
         await asyncio.sleep(60)
     final = site.energies()[-1]
     assert (final.final, final.evidence) == (True, "measured")
-    assert (final.signal_kind, final.signal_source, final.signal_zone) == ("average", "constant", None)
-    assert (final.pue, final.host_power_w) == (1.4, None)
+    assert (final.signal_kind, final.signal_source, final.signal_zone) == ("average", "test", "XX")
+    assert (final.pue, final.host_power_w, final.signal_unmeasured_s) == (1.4, None, 0.0)
 
     def of_days(connection: Connection) -> list[tuple[float, float, float]]:
         whole = select(RUNS.c.id).where(RUNS.c.node == "").scalar_subquery()

@@ -8,10 +8,13 @@ from typing import Final, NamedTuple
 
 from controller.history.energy_history.reading import Period
 from controller.history.energy_history.report import TOO_EARLY, Entry, Part
+from policies.vocabulary.units import duration_text
 from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text, power_text
 
 MAX_NAMED: Final = 4
 """Sources, or jobs, that a sentence names: those with most runs."""
+MIN_UNMEASURED_S: Final = 60.0
+"""Less is not told [s]."""
 _SIGNALS: Final = {
     "average": "Carbon is location-based, by the average intensity of the grid",
     "marginal": "Carbon is location-based, by the marginal intensity of the grid",
@@ -55,6 +58,11 @@ def _signals(parts: Sequence[Part]) -> Iterator[str]:
                 f"{record.signal_source or 'not named'}{zone}" for record, zone in zip(of_kind, zones, strict=True)
             ]
             yield f"{words}, from {_each(names, len(parts))}."
+    known = [part.record for part in parts if part.record.signal_unmeasured_s is not None]
+    unmeasured_s = sum(record.signal_unmeasured_s or 0.0 for record in known)
+    if unmeasured_s >= MIN_UNMEASURED_S:
+        took, lacked = (duration_text(each_s) for each_s in (sum(record.duration_s for record in known), unmeasured_s))
+        yield f"For {lacked} of the {took} that these runs took, the source had an estimate or no value."
     n_unknown = sum(
         part.record.signal_kind is None and (part.record.carbon_g is not None or part.record.cost is not None)
         for part in parts

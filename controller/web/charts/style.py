@@ -75,7 +75,7 @@ bdi,td,th{unicode-bidi:isolate}
 .scroll{overflow-x:auto;position:relative}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--edge);vertical-align:top}
 th{font-weight:600;color:var(--second);font-size:.87rem}.name{text-align:left}
-td.name{overflow-wrap:anywhere;min-width:5em}tr.sum td{font-weight:600}
+td.name{overflow-wrap:anywhere;min-width:6em}tr.sum td{font-weight:600}
 @media (max-width:640px){
 table,tbody,tr,td{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}

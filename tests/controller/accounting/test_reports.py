@@ -24,7 +24,7 @@ from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy, RunSchedule
 from publishers.messages.topics import Topics
 from tests.controller.messages import iterations, ns, rank_status, run_energy
-from tests.fakes import KEY, FakeBus, LoopClock, flat_signal
+from tests.fakes import KEY, MIDNIGHT_S, FakeBus, LoopClock, flat_signal
 
 POINT = ProfilePoint(
     power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
@@ -84,16 +84,19 @@ def test_a_record_says_by_which_signal_it_counts_and_what_its_plan_weighs(
         gpu_model="A40",
         n_gpus=1,
         final=False,
-        counting=how_counted(signal, host_power_w=300.0, pue=1.4),
+        counting=how_counted(signal, since_s=MIDNIGHT_S, now_s=MIDNIGHT_S + 60, host_power_w=300.0, pue=1.4),
     )
     assert (report.signal_kind, report.signal_source, report.signal_zone) == (kind, "s" * 200, signal.zone)
     assert (report.currency, report.host_power_w, report.pue) == (currency, 300.0, 1.4)
+    assert report.signal_unmeasured_s == 0.0
     assert decode(encode(report), RunEnergy) == report
 
 
 def test_what_is_not_configured_is_not_in_a_record() -> None:
-    plain = how_counted(replace(flat_signal(1.0), kind="energy", unit="1"), host_power_w=0.0, pue=1.0)
-    assert plain == how_counted(None, host_power_w=0.0, pue=1.0)
+    plain = how_counted(
+        replace(flat_signal(1.0), kind="energy", unit="1"), since_s=0.0, now_s=1.0, host_power_w=0.0, pue=1.0
+    )
+    assert plain == how_counted(None, since_s=0.0, now_s=1.0, host_power_w=0.0, pue=1.0)
     assert set(plain.values()) == {None}
 
 

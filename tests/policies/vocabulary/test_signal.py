@@ -236,3 +236,12 @@ def test_the_last_known_value_stands_in_for_a_missing_one() -> None:
         200.0,
         200.0,
     ]
+
+
+def test_time_without_a_measured_value_is_that_of_estimates_gaps_and_beyond_ends() -> None:
+    flags = np.array([False, False, False, True])
+    series = signal([0.0, 10.0, 20.0, 30.0], [1.0, NAN, 3.0, 4.0], 40.0, estimated=flags)
+    assert series.unmeasured_s(0.0, 10.0) == 0.0
+    assert series.unmeasured_s(-5.0, 45.0) == 5.0 + 10.0 + 10.0 + 5.0
+    assert series.unmeasured_s(5.0, 25.0) == 10.0
+    assert series.unmeasured_s(50.0, 50.0) == 0.0

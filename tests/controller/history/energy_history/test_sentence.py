@@ -45,6 +45,13 @@ def test_of_many_sources_those_of_most_runs_are_named() -> None:
     assert said.endswith(", 3 more.")
 
 
+def test_for_how_long_no_value_was_measured_is_said_of_all_runs_together() -> None:
+    records = [AVERAGE | {"duration_s": 36_000.0, "signal_unmeasured_s": lacked_s} for lacked_s in (0.0, 5_400.0)]
+    said = "For 1 h 30 min of the 20 h 00 min that these runs took, the source had an estimate or no value."
+    assert how_counted(parts(*records, {"duration_s": 9e9}))[1] == said
+    assert len(how_counted(parts(records[0]))) == 2
+
+
 @pytest.mark.parametrize(
     ("records", "weighed"),
     [
