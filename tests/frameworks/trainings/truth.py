@@ -5,6 +5,7 @@ part in it.
 """
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -83,6 +84,7 @@ def trainings(options: argparse.Namespace) -> Iterator[tuple[argparse.Namespace,
     if options.bare_first:
         bare = argparse.Namespace(**vars(options) | dict.fromkeys(("wrap", "wrap_after", "callback"), False))
         yield bare, Truth(options.batch_s, is_bare=True)
+        gc.collect()  # its threads would be destroyed with the process group
     yield options, Truth(options.batch_s)
 
 

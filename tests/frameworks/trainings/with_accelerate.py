@@ -55,6 +55,7 @@ def train(options: Any, truth: Truth) -> Accelerator:  # noqa: ANN401
                 for batch in validation:
                     model(**batch)
     truth.write(accelerator.process_index)
+    accelerator.free_memory()
     return accelerator
 
 
