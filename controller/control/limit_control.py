@@ -499,10 +499,14 @@ class LimitControl:
 def clamped_w(power_limit_w: float, bounds_w: tuple[float, float]) -> float:
     """Return the limit that is set where one is asked for [W]: never above the upper bound, whatever the lower is.
 
-    >>> clamped_w(50.0, (100.0, 280.0)), clamped_w(400.0, (100.0, 280.0))
-    (100.0, 280.0)
+    One that nearly is the upper bound is that: once it is in force a restore could not tell the two apart.
+
+    >>> clamped_w(50.0, (100.0, 280.0)), clamped_w(400.0, (100.0, 280.0)), clamped_w(279.9, (100.0, 280.0))
+    (100.0, 280.0, 280.0)
     """
     floor_w, ceiling_w = bounds_w
+    if power_limit_w >= ceiling_w - LIMIT_TOLERANCE_W:
+        return ceiling_w
     return min(max(power_limit_w, floor_w), ceiling_w)
 
 

@@ -13,6 +13,7 @@ from controller.control.plan import PlanInputs
 from controller.ports import Pin, Target
 from policies.planning import Progress
 from policies.savings.books import Purpose
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 from tests.controller.control.control_bench import (
     FULL,
     LADDER_W,
@@ -75,7 +76,12 @@ def test_whatever_is_pinned_is_never_above_the_ceiling_nor_below_a_floor_under_i
     limit_w = clamped_w(asked_w, (floor_w, ceiling_w))
     assert limit_w <= ceiling_w
     assert limit_w >= min(floor_w, ceiling_w)
-    assert limit_w == asked_w or not floor_w <= asked_w <= ceiling_w
+    assert limit_w in {asked_w, ceiling_w} or not floor_w <= asked_w <= ceiling_w
+    assert abs(limit_w - asked_w) <= LIMIT_TOLERANCE_W or not floor_w <= asked_w <= ceiling_w
+
+
+def test_a_pin_that_is_nearly_the_prior_limit_is_that_limit() -> None:
+    assert clamped_w(299.9, BOUNDS_W) == 300.0
 
 
 @pytest.mark.parametrize(("asked_w", "limit_w"), [(225.0, 225.0), (50.0, 200.0), (900.0, 300.0)])
