@@ -175,6 +175,15 @@ def test_a_pin_below_the_measured_curve_is_no_drift_and_the_curve_reaches_it() -
     assert run._with_base(progress).base_s == pytest.approx(base_s, rel=0.01), "what the run has lost is known"
 
 
+def test_a_time_budget_that_restarts_under_a_pin_counts_what_follows() -> None:
+    run = begin(limit_control(may_look=False), FULL)
+    train(run, 60)
+    run.restart_time_budget()
+    train_pinned(run, 600, begin_s=60, pin=replace(PIN, power_limit_w=200.0))
+    train(run, 1, begin_s=660)
+    assert sum(each.active_s for each in run.ledger.times if each.power_limit_w == 200.0) >= 599
+
+
 def test_a_pinned_target_is_one_object_until_the_pin_or_the_bounds_change() -> None:
     run = begin(limit_control(), FULL)
     first = decide_pinned(run, plan_inputs())
