@@ -56,6 +56,10 @@ class PinnableRun(Protocol):
         """Return how it has ended; None while it is running."""
 
     @property
+    def started_at_s(self) -> float:
+        """Return when its first process here started [Unix s]; 0 while none is known."""
+
+    @property
     def is_led_here(self) -> bool:
         """Return whether this node decides on its limits."""
 
@@ -79,13 +83,15 @@ class PinnableRun(Protocol):
 class _Held:
     """A pin, when it ends by the monotonic clock at the latest, and when its run was seen last [ns].
 
-    The wall clock may be set back: no pin lasts longer for that than was asked for.
+    The wall clock may be set back: no pin lasts longer for that than was asked for. `is_restored`: a former controller
+    has left it, and its run may have ended since.
     """
 
     pin: Pin
     ends_ns: int
     asked_ns: int
     seen_ns: int
+    is_restored: bool = False
 
 
 class _Stored(Struct, frozen=True, kw_only=True):
@@ -192,7 +198,7 @@ class RunPins:
             left_s = min(pin.until_s - now_s, pin.until_s - pin.set_at_s, MAX_PIN_S)
             if left_s > 0:
                 ends_ns = now_ns + round(left_s * NS_PER_S)
-                self._held[key] = _Held(pin=pin, ends_ns=ends_ns, asked_ns=now_ns, seen_ns=now_ns)
+                self._held[key] = _Held(pin=pin, ends_ns=ends_ns, asked_ns=now_ns, seen_ns=now_ns, is_restored=True)
                 self._is_any.set()
                 _LOGGER.info("%s: %s; it goes on after the restart", key, pin.detail)
         return self
@@ -294,7 +300,9 @@ class RunPins:
     def pin_of(self, key: RunKey) -> Pin | None:
         """Return the pin of a run that is in force now; None: its plan decides."""
         held = self._held.get(key)
-        return held.pin if held is not None and not self._is_over(held) else None
+        if held is None or self._is_over(held) or self._is_of_former_run(key, held):
+            return None
+        return held.pin
 
     def on_run_end(self, key: RunKey) -> None:
         """End the pin of a run that has ended."""
@@ -322,6 +330,11 @@ class RunPins:
     def _is_over(self, held: _Held) -> bool:
         return self._clock.now_s() >= held.pin.until_s or self._clock.monotonic_ns() >= held.ends_ns
 
+    def _is_of_former_run(self, key: RunKey, held: _Held) -> bool:
+        """Return whether the run of this name has begun after its pin was set, under a former controller."""
+        run = self.runs.get(key)
+        return held.is_restored and run is not None and run.started_at_s > held.pin.set_at_s
+
     def _advance(self, key: RunKey) -> None:
         """End a pin whose time is over, or whose run has gone."""
         held, now_ns, run = self._held[key], self._clock.monotonic_ns(), self.runs.get(key)
@@ -329,8 +342,10 @@ class RunPins:
             self._end(key, "its time is over")
         elif run is not None and run.ended is not None:
             self._end(key, "the run has ended")
+        elif self._is_of_former_run(key, held):
+            self._end(key, "a later run has its name")
         elif run is not None:
-            self._held[key] = replace(held, seen_ns=now_ns)
+            self._held[key] = replace(held, seen_ns=now_ns, is_restored=held.is_restored and not run.started_at_s)
         elif now_ns - held.seen_ns > ABSENT_S * NS_PER_S:
             self._end(key, f"its run has not trained here for {ABSENT_S / 60:g} min")
 

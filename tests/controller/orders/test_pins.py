@@ -171,6 +171,20 @@ async def test_it_goes_on_after_a_restart_until_its_time(tmp_path: Path) -> None
     assert not (tmp_path / FILE).exists()
 
 
+async def test_a_later_run_of_the_same_name_does_not_inherit_a_pin_by_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = PinBench(tmp_path)
+    async with before.training():
+        before.pin()
+    after = PinBench(tmp_path)
+    async with after.training(pid=4_711, started_at_s=before.clock.now_s() + 60.0):
+        assert after.state() == PinState(state="none", ended_because="a later run has its name")
+        assert {target.reason for limiter in after.limiters for target in limiter.targets} == {"profiling"}
+    assert "a later run has its name" in caplog.text
+
+
 async def test_a_pin_whose_run_does_not_come_back_ends(tmp_path: Path) -> None:
     before = PinBench(tmp_path)
     async with before.training():
