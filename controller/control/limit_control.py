@@ -170,6 +170,8 @@ class LimitControl:
         if start is not None:
             self.begin(start)
         if inputs.pin is not None:
+            if self._restarts_budget:  # now: what follows is lost time, for which the plan makes up
+                self._restart_budget(inputs.plan().progress)
             return LimitDecision(
                 target=self._pin(inputs.pin, inputs.bounds_w),
                 purpose=Purpose.PINNED,
@@ -399,11 +401,7 @@ class LimitControl:
         """Return the limit that the run should have now, with its reason; None before there is one."""
         progress = inputs.progress
         if self._restarts_budget:
-            self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
-            self._restarts_budget = False
-            self.ledger = RunLedger()
-            if self._plan is not None:
-                self._plan.reset()
+            self._restart_budget(progress)
         self._length_s = _length_s(progress)
         if self._rules.objective == "slowdown":
             inputs = replace(inputs, progress=self._with_base(_since(self.budget_start, progress)))
@@ -415,6 +413,13 @@ class LimitControl:
             case Planned() as state if self._plan is not None:
                 return self._planned(state, self._plan, inputs)
         return None
+
+    def _restart_budget(self, progress: Progress) -> None:
+        self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
+        self._restarts_budget = False
+        self.ledger = RunLedger()
+        if self._plan is not None:
+            self._plan.reset()
 
     def _update_profile(self) -> None:
         measured = measured_in(self.state)
@@ -499,10 +504,14 @@ class LimitControl:
 def clamped_w(power_limit_w: float, bounds_w: tuple[float, float]) -> float:
     """Return the limit that is set where one is asked for [W]: never above the upper bound, whatever the lower is.
 
-    >>> clamped_w(50.0, (100.0, 280.0)), clamped_w(400.0, (100.0, 280.0))
-    (100.0, 280.0)
+    One that nearly is the upper bound is that: once it is in force a restore could not tell the two apart.
+
+    >>> clamped_w(50.0, (100.0, 280.0)), clamped_w(400.0, (100.0, 280.0)), clamped_w(279.9, (100.0, 280.0))
+    (100.0, 280.0, 280.0)
     """
     floor_w, ceiling_w = bounds_w
+    if power_limit_w >= ceiling_w - LIMIT_TOLERANCE_W:
+        return ceiling_w
     return min(max(power_limit_w, floor_w), ceiling_w)
 
 

@@ -57,6 +57,10 @@ class PinnableRun(Protocol):
         """Return how it has ended; None while it is running."""
 
     @property
+    def started_at_s(self) -> float:
+        """Return when its first process here started [Unix s]; 0 while none is known."""
+
+    @property
     def is_led_here(self) -> bool:
         """Return whether this node decides on its limits."""
 
@@ -80,13 +84,15 @@ class PinnableRun(Protocol):
 class _Held:
     """A pin, when it ends by the monotonic clock at the latest, and when its run was seen last [ns].
 
-    The wall clock may be set back: no pin lasts longer for that than was asked for.
+    The wall clock may be set back: no pin lasts longer for that than was asked for. `is_restored`: a former controller
+    has left it, and its run may have ended since.
     """
 
     pin: Pin
     ends_ns: int
     asked_ns: int
     seen_ns: int
+    is_restored: bool = False
 
 
 class _Stored(Struct, frozen=True, kw_only=True):
@@ -198,7 +204,7 @@ class RunPins:
             left_s = min(pin.until_s - now_s, pin.until_s - pin.set_at_s, MAX_PIN_S)
             if left_s > 0:
                 ends_ns = now_ns + round(left_s * NS_PER_S)
-                self._held[owner] = _Held(pin=pin, ends_ns=ends_ns, asked_ns=now_ns, seen_ns=now_ns)
+                self._held[owner] = _Held(pin=pin, ends_ns=ends_ns, asked_ns=now_ns, seen_ns=now_ns, is_restored=True)
                 self._is_any.set()
                 _LOGGER.info("%s: %s; it goes on after the restart", owner, pin.detail)
         return self
@@ -329,8 +335,8 @@ class RunPins:
             return None
         run = None if isinstance(owner, str) else self.runs.get(owner)
         owners = [owner, *(() if run is None else run.gpus.uuids)]
-        held = (self._held[each] for each in owners if each in self._held)
-        return max((each for each in held if not self._is_over(each)), key=lambda each: each.pin.set_at_s, default=None)
+        held = [self._held[each] for each in owners if each in self._held and not self._is_past(each)]
+        return max(held, key=lambda each: each.pin.set_at_s, default=None)
 
     def _run(self, owner: PinOwner) -> PinnableRun | None:
         """Return the run that is meant; None: it is a GPU, and no run has it.
@@ -367,6 +373,14 @@ class RunPins:
     def _is_over(self, held: _Held) -> bool:
         return self._clock.now_s() >= held.pin.until_s or self._clock.monotonic_ns() >= held.ends_ns
 
+    def _is_past(self, owner: PinOwner) -> bool:
+        return self._is_over(self._held[owner]) or self._is_of_former_run(owner, self._held[owner])
+
+    def _is_of_former_run(self, owner: PinOwner, held: _Held) -> bool:
+        """Return whether the run of this name has begun after its pin was set, under a former controller."""
+        run = None if isinstance(owner, str) else self.runs.get(owner)
+        return held.is_restored and run is not None and run.started_at_s > held.pin.set_at_s
+
     def _advance(self, owner: PinOwner) -> None:
         """End a pin whose time is over, or whose run has gone."""
         held, now_ns = self._held[owner], self._clock.monotonic_ns()
@@ -375,8 +389,12 @@ class RunPins:
             self._end(owner, "its time is over")
         elif run is not None and run.ended is not None:
             self._end(owner, "the run has ended")
-        elif run is not None or isinstance(owner, str):
+        elif self._is_of_former_run(owner, held):
+            self._end(owner, "a later run has its name")
+        elif isinstance(owner, str):
             self._held[owner] = replace(held, seen_ns=now_ns)
+        elif run is not None:
+            self._held[owner] = replace(held, seen_ns=now_ns, is_restored=held.is_restored and not run.started_at_s)
         elif now_ns - held.seen_ns > ABSENT_S * NS_PER_S:
             self._end(owner, f"its run has not trained here for {ABSENT_S / 60:g} min")
 

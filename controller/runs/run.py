@@ -190,6 +190,11 @@ class TrainingRun:
         return fault
 
     @property
+    def started_at_s(self) -> float:
+        """Return when its first process here started [Unix s]; 0 while none is known."""
+        return self.ranks.status.started_at_s if self.ranks.members else 0.0
+
+    @property
     def is_led_here(self) -> bool:
         """Return whether this node decides on its limits: it has rank 0."""
         return self._control is self._leader

@@ -13,6 +13,7 @@ from controller.control.plan import PlanInputs
 from controller.ports import Pin, Target
 from policies.planning import Progress
 from policies.savings.books import Purpose
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 from tests.controller.control.control_bench import (
     FULL,
     LADDER_W,
@@ -75,7 +76,12 @@ def test_whatever_is_pinned_is_never_above_the_ceiling_nor_below_a_floor_under_i
     limit_w = clamped_w(asked_w, (floor_w, ceiling_w))
     assert limit_w <= ceiling_w
     assert limit_w >= min(floor_w, ceiling_w)
-    assert limit_w == asked_w or not floor_w <= asked_w <= ceiling_w
+    assert limit_w in {asked_w, ceiling_w} or not floor_w <= asked_w <= ceiling_w
+    assert abs(limit_w - asked_w) <= LIMIT_TOLERANCE_W or not floor_w <= asked_w <= ceiling_w
+
+
+def test_a_pin_that_is_nearly_the_prior_limit_is_that_limit() -> None:
+    assert clamped_w(299.9, BOUNDS_W) == 300.0
 
 
 @pytest.mark.parametrize(("asked_w", "limit_w"), [(225.0, 225.0), (50.0, 200.0), (900.0, 300.0)])
@@ -167,6 +173,15 @@ def test_a_pin_below_the_measured_curve_is_no_drift_and_the_curve_reaches_it() -
     progress = Progress(n_iterations=1.0, active_s=1_800.0, started_at_s=MIDNIGHT_S)
     base_s = sum(each.active_s * rate(each.power_limit_w) for each in run.ledger.times) / rate(300.0)
     assert run._with_base(progress).base_s == pytest.approx(base_s, rel=0.01), "what the run has lost is known"
+
+
+def test_a_time_budget_that_restarts_under_a_pin_counts_what_follows() -> None:
+    run = begin(limit_control(may_look=False), FULL)
+    train(run, 60)
+    run.restart_time_budget()
+    train_pinned(run, 600, begin_s=60, pin=replace(PIN, power_limit_w=200.0))
+    train(run, 1, begin_s=660)
+    assert sum(each.active_s for each in run.ledger.times if each.power_limit_w == 200.0) >= 599
 
 
 def test_a_pinned_target_is_one_object_until_the_pin_or_the_bounds_change() -> None:

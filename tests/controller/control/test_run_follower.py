@@ -249,6 +249,17 @@ def test_a_pin_before_the_first_pass_is_no_plan_whose_curve_could_be_dropped() -
     assert bench.books.books.slots, "the books go on"
 
 
+def test_what_another_program_sets_here_meanwhile_is_not_told_as_pinned() -> None:
+    bench = Bench(requested_power_limit_w=222.0, enforced_power_limit_w=222.0)
+    bench.on_plan(5.0, reason="pinned", power_limit_w=250.0)
+    bench.gpus.release("other_gpu_not_ours", "another program writes", only=Hold.HELD)
+    each = interval(10.0)
+    bench.follower.add_time(each, bench.gpus.now())
+    bench.books.add(each, bench.gpus.now(), begins_s=10.0)
+    assert bench.books.books.slots, "it ran"
+    assert bench.books.pinned_s == 0.0
+
+
 def test_time_is_added_also_before_the_gpus_have_answered() -> None:
     bench = Bench().lead()
     bench.limiter.state = None

@@ -228,6 +228,20 @@ async def test_no_gpu_is_pinned_where_limits_are_only_observed(tmp_path: Path) -
         observing.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
 
 
+async def test_a_later_run_of_the_same_name_does_not_inherit_a_pin_by_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = PinBench(tmp_path)
+    async with before.training():
+        before.pin()
+    after = PinBench(tmp_path)
+    async with after.training(pid=4_711, started_at_s=before.clock.now_s() + 60.0):
+        assert after.state() == PinState(state="none", ended_because="a later run has its name")
+        assert {target.reason for limiter in after.limiters for target in limiter.targets} == {"profiling"}
+    assert "a later run has its name" in caplog.text
+
+
 async def test_a_pin_whose_run_does_not_come_back_ends(tmp_path: Path) -> None:
     before = PinBench(tmp_path)
     async with before.training():

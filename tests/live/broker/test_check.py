@@ -183,6 +183,20 @@ def test_orders_on_a_broker_that_lets_in_everybody_are_a_fault(
 ) -> None:
     password_file = written(tmp_path / "node-password", "secret")
     as_node = ("bus.username=n1", f"bus.password_file={password_file}")
-    assert check(f"mqtt://127.0.0.1:{broker.port}", *as_node).faults == []
-    (fault,) = check(f"mqtt://127.0.0.1:{broker.port}", *as_node, "orders.over_bus=true").faults
-    assert "this broker lets in whoever has no password" in fault
+    assert check(broker.url, *as_node).faults == []
+    (fault,) = check(broker.url, *as_node, "orders.over_bus=true").faults
+    assert "this broker takes orders from whoever has no password" in fault
+
+
+def test_where_rules_forbid_it_whoever_has_no_password_may_be_let_in(
+    check: Callable[..., Report], tmp_path: Path
+) -> None:
+    (rules := tmp_path / "acl").write_text("topic read gridchase/v1/#\n\nuser n1\ntopic readwrite gridchase/v1/#\n")
+    conf = f"listener {{port}} 127.0.0.1\nallow_anonymous true\nacl_file {rules}\npersistence false\nlog_dest stderr\n"
+    broker = Mosquitto(tmp_path, conf)
+    broker.start()
+    try:
+        as_node = ("bus.username=n1", f"bus.password_file={written(tmp_path / 'node-password', 'secret')}")
+        assert check(broker.url, *as_node, "orders.over_bus=true").faults == []
+    finally:
+        broker.stop()

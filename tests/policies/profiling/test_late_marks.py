@@ -1,5 +1,7 @@
 """Late marks: what was waited for and made good is moved back; stalls, pauses and noise stay."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -79,3 +81,17 @@ def test_what_is_usual_is_known_from_some_steps_and_only_where_one_is_longer() -
     found = usual_step(noisy_s)
     assert found is not None
     assert found.reach_ns > 0.25 * found.time_ns
+
+
+def test_the_calls_for_a_message_do_not_grow_with_its_late_marks() -> None:
+    def n_calls(n_late: int) -> int:
+        marks_ns, events = marks_of(*[STEP_NS, 84_000_000, 44_000_000, STEP_NS] * n_late), list[str]()
+        sys.setprofile(lambda _frame, event, _argument: events.append(event))
+        try:
+            moved_ns, _ = settle_marks(marks_ns, USUAL)
+        finally:
+            sys.setprofile(None)
+        assert np.diff(moved_ns).tolist() == [STEP_NS] * (4 * n_late)
+        return events.count("c_call")
+
+    assert n_calls(1_000) == n_calls(3), "a hostile training may send tens of thousands"
