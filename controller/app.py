@@ -28,6 +28,7 @@ from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter, backoff_s
 from controller.gpu.processes import ProcFileSystem
+from controller.gpu.read_back import RESTORE_COMMAND
 from controller.history.energy_history.recorder import HistoryRecorder, RecordedBus
 from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
@@ -80,6 +81,7 @@ class NodeContext:
         processes: the processes of this machine.
         jitter_ratio: spreads the polls of a cluster's nodes, 0 to 1.
         waits_for_driver: whether a missing driver is waited for, as a service does; else it is an error.
+        restore_command: restores by hand what this controller has left.
     """
 
     config: Config
@@ -94,6 +96,7 @@ class NodeContext:
     processes: ProcessTable = field(default_factory=ProcFileSystem)
     jitter_ratio: float = 0.0
     waits_for_driver: bool = False
+    restore_command: str = RESTORE_COMMAND
 
 
 async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
@@ -113,7 +116,8 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         if not journal.entries:
             await _check_journal(journal, lock)
         async with _open_gpus(node) as opened:
-            intake = GpuIntake(lock, journal, node.clock, locks_gpus=node.config.gpu.backend == "nvml")
+            locks_gpus = node.config.gpu.backend == "nvml"
+            intake = GpuIntake(lock, journal, node.clock, locks_gpus=locks_gpus, restore_command=node.restore_command)
             gpus = await intake.take(opened)
             await _check_journal(journal, lock, list(intake.left.values()))
             if intake.are_all_held and not gpus:
@@ -330,6 +334,7 @@ class _App:
             clock=self._node.clock,
             publish=TopicPublisher[LimitChange](bus, topic, qos=1, **ids).publish,
             observes=config.plan.observe,
+            restore_command=self._node.restore_command,
         )
 
     def _meter(self, limiter: GpuPowerLimiter, own: OwnTopics, feed: SignalFeed, tick_s: float) -> GpuEnergyMeter:

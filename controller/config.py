@@ -254,7 +254,7 @@ def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[
     config, faults = load_sections(
         Config, path, overrides, cross_key_faults=lambda _: (), readers=_readers, removed_keys=_REMOVED_KEYS
     )
-    if fatal := [fault for fault in faults if fault.startswith(("node.state_dir ", "node ="))]:
+    if fatal := [fault for fault in faults if fault.startswith(("node.state_dir ", "node =", "--set node.state_dir="))]:
         raise ConfigError(fatal)
     return with_node_defaults(config), faults
 

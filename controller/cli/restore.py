@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from controller.cli.configuration import add_configuration
-from controller.cli.wiring import backend_of
+from controller.cli.wiring import backend_of, restore_command
 from controller.config import Config, is_state_dir_known, load_for_restore
 from controller.errors import BackendError, ConfigError, JournalError, NodeLockedError
 from controller.gpu.intake import absence
@@ -119,7 +119,7 @@ async def _forget(config: Config, journal: Journal, lock: NodeLock, gpu_uuid: st
     finally:
         await backend.close()
     if is_listed:
-        raise ConfigError([f"--forget {gpu_uuid}: the driver lists this GPU; run `gridchase restore`"])
+        raise ConfigError([f"--forget {gpu_uuid}: the driver lists this GPU; run `{restore_command(config)}`"])
     if faults:
         raise ConfigError([f"--forget {gpu_uuid}: it may be the GPU that does not answer: {faults[0]}"])
     if held := lock.lock_gpus([gpu_uuid]):
@@ -152,10 +152,12 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     gpus = [gpu for gpu in await backend.open() if gpu.uuid in journal.entries]
     is_real = config.gpu.backend == "nvml"
     away = journal.entries.keys() - {gpu.uuid for gpu in gpus}
-    absent = {uuid: absence(uuid, backend.faults, is_real=is_real) for uuid in away}
+    command = restore_command(config)
+    absent = {uuid: absence(uuid, backend.faults, is_real=is_real, restore_command=command) for uuid in away}
     try:
         held = lock.lock_gpus(gpu.uuid for gpu in gpus) if is_real else {}
-        results = await restore_all([gpu for gpu in gpus if gpu.uuid not in held], journal, clock)
+        gpus = [gpu for gpu in gpus if gpu.uuid not in held]
+        results = await restore_all(gpus, journal, clock, restore_command=command)
     finally:
         await backend.close()
     for uuid, result in results.items():

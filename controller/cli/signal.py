@@ -21,6 +21,7 @@ from controller.ports import Provenance
 from controller.runtime.clock import SystemClock
 from controller.signal.feed import SignalFeed
 from controller.signal.source_state import BACKFILL_REACHES_S
+from gridchase.cli.verb import utf8_text
 from policies.forecasting import Forecast
 from policies.forecasting.evaluation import ForecastEvaluation, evaluate
 from policies.providers.catalogue import CATALOGUE
@@ -77,10 +78,17 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_configuration(verb)
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
     verb.epilog = "\n".join(_list_providers())
-    verb.add_argument("--provider", metavar="NAME", help="poll this provider instead of the configured ones")
-    verb.add_argument("--zone", default="", help="the zone, by its name at that provider")
+    verb.add_argument("--provider", type=utf8_text, metavar="NAME", help="poll this one instead of the configured ones")
+    verb.add_argument("--zone", type=utf8_text, default="", help="the zone, by its name at that provider")
     verb.add_argument("--kind", default="carbon", choices=("carbon", "price"), help="(default: %(default)s)")
-    verb.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="another key of the provider")
+    verb.add_argument(
+        "--option",
+        type=utf8_text,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another key of the provider",
+    )
     verb.add_argument("--json", action="store_true", help="print JSON")
 
     def do(options: argparse.Namespace) -> int:

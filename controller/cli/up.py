@@ -18,8 +18,8 @@ from controller.cli.configuration import TRY_SIMULATION, add_configuration, add_
 from controller.cli.output import config_line
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
-from controller.cli.wiring import opened_node
-from controller.config import Config, default_state_dir, load_config
+from controller.cli.wiring import opened_node, restore_command
+from controller.config import Config, load_config
 from controller.errors import BackendError, ConfigError
 from controller.runtime.child_process import start_module, stop_child
 from controller.runtime.stop_signals import stopped_by_signals
@@ -97,7 +97,7 @@ def up(
         raise ConfigError([fault])
     print(
         "power limits come back when this ends, also by Ctrl-C or with its terminal; after kill -9 or a crash of the"
-        f" machine, at the next start or by `{_restore_command(config)}`",
+        f" machine, at the next start or by `{restore_command(config)}`",
         flush=True,
     )
     if config.gpu.backend == "simulation":
@@ -215,14 +215,6 @@ def _print_policy(policy: PolicyConfig, jobs_command: str, served: Served) -> No
             "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} is not available"
         )
     print(f"policy service: batch sizes of recurring jobs, on the bus; {where}; see: {jobs_command}", flush=True)
-
-
-def _restore_command(config: Config) -> str:
-    """Return the command that restores what this controller has left: on the same GPUs, by the same journal."""
-    options = [] if config.gpu.backend == Config().gpu.backend else ["--set", f"gpu.backend={config.gpu.backend}"]
-    if config.node.state_dir != str(default_state_dir()):
-        options += ["--set", f"node.state_dir={config.node.state_dir}"]
-    return shlex.join(["gridchase", "restore", *options])
 
 
 def _jobs_command(config: Config, policy_file: Path | None) -> str:

@@ -3,11 +3,12 @@
 import contextlib
 import logging
 import random
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from controller.app import NodeContext
-from controller.config import Config, SignalConfig
+from controller.config import Config, SignalConfig, default_state_dir
 from controller.errors import ConfigError
 from controller.gpu.nvml.backend import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
@@ -58,7 +59,16 @@ async def opened_node(
                 history=recorder_of(config, clock),
                 jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
                 waits_for_driver=waits_for_driver,
+                restore_command=restore_command(config),
             )
+
+
+def restore_command(config: Config) -> str:
+    """Return the command that restores what this controller has left: on the same GPUs, by the same journal."""
+    options = [] if config.gpu.backend == Config().gpu.backend else ["--set", f"gpu.backend={config.gpu.backend}"]
+    if config.node.state_dir != str(default_state_dir()):
+        options += ["--set", f"node.state_dir={config.node.state_dir}"]
+    return shlex.join(["gridchase", "restore", *options])
 
 
 def backend_of(config: Config, clock: Clock) -> Backend:

@@ -12,7 +12,7 @@ from controller.errors import ControllerError, GpuError, GpuNotSupportedError
 from controller.gpu.journal.entry import JournalEntry
 from controller.gpu.journal.storage import Journal, copies_elsewhere
 from controller.gpu.node_lock import NodeLock, lock_holders
-from controller.gpu.read_back import is_left_behind, restore_all, unexplained_limits
+from controller.gpu.read_back import RESTORE_COMMAND, is_left_behind, restore_all, unexplained_limits
 from controller.ports import UNLISTED, Gpu
 from controller.runtime.clock import Clock
 
@@ -34,6 +34,7 @@ class GpuIntake:
         journal: of the prior limits.
         clock: the node's clock.
         locks_gpus: whether GPUs are locked one by one; simulated ones are each process's own.
+        restore_command: restores by hand what this controller has left.
 
     Attributes:
         journal: the same.
@@ -42,7 +43,15 @@ class GpuIntake:
         left: which limits could not be given back yet, a sentence each, by UUID; their limiters try again.
     """
 
-    def __init__(self, lock: NodeLock, journal: Journal, clock: Clock, *, locks_gpus: bool) -> None:
+    def __init__(
+        self,
+        lock: NodeLock,
+        journal: Journal,
+        clock: Clock,
+        *,
+        locks_gpus: bool,
+        restore_command: str = RESTORE_COMMAND,
+    ) -> None:
         self.journal = journal
         self.held: dict[str, str] = {}
         self._refused: dict[str, str] = {}
@@ -53,6 +62,7 @@ class GpuIntake:
         self._lock = lock
         self._clock = clock
         self._locks_gpus = locks_gpus
+        self._restore_command = restore_command
         self._judged: set[str] = set()
         """Whose limit was looked at where there is no record: told once, however often a GPU is tried."""
         self._has_no_record = journal.is_missing and not journal.entries
@@ -114,7 +124,8 @@ class GpuIntake:
             for unexplained in await unexplained_limits([gpu for gpu in gpus if gpu.uuid not in self._judged]):
                 _LOGGER.warning("%s, and there is no journal: taking it for the prior limit", unexplained)
             self._judged.update(gpu.uuid for gpu in gpus)
-        for uuid, result in (await restore_all(gpus, self.journal, self._clock)).items():
+        restored = await restore_all(gpus, self.journal, self._clock, restore_command=self._restore_command)
+        for uuid, result in restored.items():
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
             if result.code == "failed":
                 self.left[uuid] = f"{uuid}: the limit {result.detail}"
@@ -129,11 +140,20 @@ class GpuIntake:
         away = self.journal.entries.keys() - present.keys()
         known = self.left | self.held
         return {
-            uuid: absence(uuid, faults, known=known.get(uuid, ""), is_real=self._locks_gpus) for uuid in sorted(away)
+            uuid: absence(
+                uuid,
+                faults,
+                known=known.get(uuid, ""),
+                is_real=self._locks_gpus,
+                restore_command=self._restore_command,
+            )
+            for uuid in sorted(away)
         }
 
 
-def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = "", is_real: bool) -> Absence:
+def absence(
+    gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = "", is_real: bool, restore_command: str
+) -> Absence:
     """Return why a GPU that the journal names cannot be given its prior limit.
 
     Args:
@@ -141,8 +161,9 @@ def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = ""
         faults: of the backend: a GPU that does not answer does not tell its UUID either.
         known: why a GPU that answers is not ours, a sentence; "" where it does not.
         is_real: whether the backend lists boards; a simulation knows of none.
+        restore_command: restores by hand what its controller has left.
     """
-    restore = "run `gridchase restore`"
+    restore = f"run `{restore_command}`"
     if known:
         return Absence(known.removeprefix(f"{gpu_uuid}: "), f"then {restore}")
     if silent := [str(fault) for fault in faults if isinstance(fault, GpuError)]:
@@ -150,8 +171,8 @@ def absence(gpu_uuid: str, faults: Sequence[ControllerError], *, known: str = ""
     if faults:
         return Absence(str(faults[0]), f"{restore} once the GPU answers")
     if not is_real:
-        return Absence("the simulation does not list it", f'{restore} with gpu.backend = "nvml"')
-    forget = f"if the board is gone for good, `gridchase restore --forget {gpu_uuid}`"
+        return Absence("the simulation does not list it", f'{restore}, but with gpu.backend = "nvml"')
+    forget = f"if the board is gone for good, `{restore_command} --forget {gpu_uuid}`"
     return Absence("the driver does not list it", f"{restore} once it does, or, {forget}")
 
 

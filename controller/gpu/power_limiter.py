@@ -23,6 +23,7 @@ from controller.errors import GpuError, GpuNotSupportedError, GpuPermissionError
 from controller.gpu.journal.entry import JournalEntry, confirmed_entry, entry_before_write, is_same_limit
 from controller.gpu.journal.storage import Journal
 from controller.gpu.read_back import (
+    RESTORE_COMMAND,
     ReadBack,
     RestoreResult,
     is_known_limit,
@@ -70,6 +71,7 @@ class GpuPowerLimiter:
         clock: the node's clock.
         publish: is called with every change of the limit or of its reason.
         observes: whether nothing is ever written, but what a killed controller left is given back.
+        restore_command: restores by hand what this controller has left.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class GpuPowerLimiter:
         clock: Clock,
         publish: Callable[[LimitChange], None],
         observes: bool = False,
+        restore_command: str = RESTORE_COMMAND,
     ) -> None:
         self.gpu = gpu
+        self._restore_command = restore_command
         self._observes = observes
         self.state: LimitState | None = None
         self._journal = journal
@@ -135,9 +139,10 @@ class GpuPowerLimiter:
                 while not await self._restore("controller_stopped", "the controller stops"):  # noqa: ASYNC110 — a GPU
                     await asyncio.sleep(STOP_RETRY_S)  # signals no event; a write under way must not land after us
         except TimeoutError:
-            _LOGGER.error("%s: not restored in %g s; run `gridchase restore`", self.gpu.uuid, STOP_TIMEOUT_S)
+            _LOGGER.error("%s: not restored in %g s; run `%s`", self.gpu.uuid, STOP_TIMEOUT_S, self._restore_command)
         except Exception:  # a bug that ended a worker may well strike again here
-            _LOGGER.exception("%s: the prior limit could not be restored; run `gridchase restore`", self.gpu.uuid)
+            what = "the prior limit could not be restored"
+            _LOGGER.exception("%s: %s; run `%s`", self.gpu.uuid, what, self._restore_command)
         with suppress(JournalError):  # an entry that a full disk has kept would be taken for ours at the next start
             await self._journal.flush()
         return self._limit_left()
@@ -359,7 +364,7 @@ class GpuPowerLimiter:
 
     async def _give_back(self) -> RestoreResult | None:
         """Restore the prior limit while the hold goes on; a failure is logged once, and tried again."""
-        result = await restore_prior_limit(self.gpu, self._journal, self._clock)
+        result = await restore_prior_limit(self.gpu, self._journal, self._clock, restore_command=self._restore_command)
         if result is None:
             return None
         if result.live:
@@ -397,7 +402,8 @@ class GpuPowerLimiter:
             return ""
         live = f"still has {self.state.requested_power_limit_w:g} W" if self.state else "may still have another limit"
         prior = f"prior limit {entry.prior_power_limit_w:g} W"
-        return f"{self.gpu.uuid} {live} instead of its {prior}: it could not be restored; run `gridchase restore`"
+        remedy = f"run `{self._restore_command}`"
+        return f"{self.gpu.uuid} {live} instead of its {prior}: it could not be restored; {remedy}"
 
     def _entry(self) -> JournalEntry | None:
         return self._journal.entries.get(self.gpu.uuid)

@@ -29,7 +29,8 @@ MAX_REWRITES: Final = 3
 
 MAX_TRIES: Final = 3
 RETRY_S: Final = 1.0
-_ADVICE: Final = "unless it is restored later, run `gridchase restore`"
+RESTORE_COMMAND: Final = "gridchase restore"
+"""Restores by the journal and the GPUs of the default configuration."""
 
 
 class ReadBack(StrEnum):
@@ -118,11 +119,15 @@ class RestoreResult:
     journal_fault: str = ""
 
 
-async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> RestoreResult | None:
+async def restore_prior_limit(
+    gpu: Gpu, journal: Journal, clock: Clock, *, restore_command: str = RESTORE_COMMAND
+) -> RestoreResult | None:
     """Restore the prior limit of a GPU if the live one still is ours; None where we hold nothing.
 
     Otherwise another program has set it, and it stays. Unless the limit is confirmed, the journal keeps its entry.
+    A failure names the command that restores it by hand.
     """
+    advice = f"unless it is restored later, run `{restore_command}`"
     entry = journal.entries.get(gpu.uuid)
     if entry is None:
         return None
@@ -130,7 +135,7 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> Resto
         restore = _Restore(gpu=gpu, entry=entry, limits=await gpu.read_range(), clock=clock, journal=journal)
         owner, live = await restore.write_and_watch()
     except GpuError as error:
-        return RestoreResult(code="failed", detail=f"could not be restored: {error}; {_ADVICE}")
+        return RestoreResult(code="failed", detail=f"could not be restored: {error}; {advice}")
     live_w = live.requested_power_limit_w
     if owner == "prior":
         result = RestoreResult(code="restored", detail=f"prior limit {live_w:g} W restored", live=live)
@@ -141,16 +146,18 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> Resto
     if not is_known_limit(live, entry):  # what the board has made of the write is ours at the next try, too
         await journal.note(gpu.uuid, with_written(journal.entries.get(gpu.uuid, entry), live_w))
     detail = f"still is {live_w:g} W, not the prior {restore.wanted_w:g} W: the write had no effect, or another one"
-    return RestoreResult(code="failed", detail=f"{detail}; {_ADVICE}", live=live)
+    return RestoreResult(code="failed", detail=f"{detail}; {advice}", live=live)
 
 
-async def restore_all(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> dict[str, RestoreResult]:
+async def restore_all(
+    gpus: Sequence[Gpu], journal: Journal, clock: Clock, *, restore_command: str = RESTORE_COMMAND
+) -> dict[str, RestoreResult]:
     """Restore the GPUs that the journal lists, all at once, and try again a few times what fails; by UUID."""
     results: dict[str, RestoreResult] = {}
 
     async def restore(gpu: Gpu) -> None:
         for n_left in reversed(range(MAX_TRIES)):
-            result = await restore_prior_limit(gpu, journal, clock)
+            result = await restore_prior_limit(gpu, journal, clock, restore_command=restore_command)
             if result is None:
                 return
             results[gpu.uuid] = result

@@ -9,8 +9,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from controller.history.energy_history.query import Report, ReportQuery
+from controller.history.energy_history.query import Report
 from controller.web.live.event_stream import LiveValues
+from controller.web.routes import ReportRequest
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\
@@ -52,7 +53,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         summary="What was used and saved, by job, user, day, run, GPU or node",
         path="/v1/report",
         answer=Report,
-        query=ReportQuery,
+        query=ReportRequest,
+        other_content_types=("text/csv",),
         problems=(400,),
     ),
 }

@@ -285,10 +285,10 @@ def _how_counted(page: ReportPage) -> Iterator[str]:
     yield HOW_COMBINED
     runs, measured = page.total.runs or 0, page.total.measured_runs or 0
     if measured < runs:
-        yield (
-            f"Used is of all {number_text(runs)} runs; what was saved, and how much longer it took, is known of"
-            f" {number_text(measured)}, and counts those alone."
-        )
+        of = "1 run" if runs == 1 else f"all {number_text(runs)} runs"
+        counted = "that one" if measured == 1 else "those"
+        known = f"known of {number_text(measured)}, and counts {counted} alone" if measured else "not known"
+        yield f"Used is of {of}; what was saved, and how much longer it took, is {known}."
     yield from page.counted
     if page.without_run_j is not None:
         yield f"Not counted: {typeset(energy_text(page.without_run_j))} that GPUs used without a run."

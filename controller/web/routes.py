@@ -1,9 +1,9 @@
 """What a site's process serves: its pages, /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
 from msgspec import Struct
@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.history.energy_history.query import AskedName, ReportQuery, make_report, period_of
+from controller.history.energy_history.query import AskedName, Report, ReportQuery, make_report, period_of
+from controller.history.energy_history.report import csv_text
 from controller.runtime.clock import Clock
 from controller.web.live.event_stream import MAX_STREAMS, EventStream
 from controller.web.live.site_state import SiteState
@@ -57,6 +58,12 @@ class Gauges(Collector):
         yield dropped
 
 
+class ReportRequest(ReportQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is asked for, and in which format: JSON, or the lines alone as CSV."""
+
+    format: Literal["json", "csv"] = "json"
+
+
 def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[str]], gauges: Collector) -> list[Route]:
     """Return the routes of programs.
 
@@ -78,13 +85,13 @@ def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[s
         return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
 
     async def report(request: web.Request, _client: str) -> web.Response:
-        query, now_s, zone = read_query(request, ReportQuery), clock.now_s(), zone_of(request)
+        query, now_s, zone = read_query(request, ReportRequest), clock.now_s(), zone_of(request)
         faults: list[str] = []
         period = period_of(query, now_s, faults, zone)
         if faults:
             raise ProblemError(HTTPStatus.BAD_REQUEST, "invalid_request", "; ".join(faults), faults=tuple(faults))
         response = await store.read(
-            lambda connection: json_response(make_report(connection, query, period, now_s, zone)),
+            lambda connection: _answer(make_report(connection, query, period, now_s, zone), query, zone),
             timeout_s=REPORT_TIMEOUT_S,
         )
         response.headers["Vary"] = "Cookie"  # a page leads here, and its numbers are of its zone's days
@@ -96,6 +103,18 @@ def site_routes(store: SiteStore, *, clock: Clock, troubles: Callable[[], list[s
         Route(name="metrics", path="/metrics", handle=metrics),
         Route(name="report", path="/v1/report", handle=report, limit=limit),
     ]
+
+
+def _answer(report: Report, query: ReportRequest, zone: tzinfo) -> web.Response:
+    if query.format == "json":
+        return json_response(report)
+    when = query.month or f"since-{datetime.fromtimestamp(report.since_s, zone):%Y-%m-%d}"
+    return web.Response(
+        text=csv_text(report.rows),
+        content_type="text/csv",
+        charset="utf-8",
+        headers={"Content-Disposition": f'attachment; filename="gridchase-{when}-by-{query.by}.csv"'},
+    )
 
 
 class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,7 +43,12 @@ _VERBS: Final = (
         "a day of a real grid in a minute; with --recurrences, a recurring job that learns its batch size. Only the GPU"
         " is simulated, from measured curves and runs; bus and policies are real",
     ),
-    _Entry("up", "controller.cli.up", "broker, controller and policy service, for a GPU machine"),
+    _Entry(
+        "up",
+        "controller.cli.up",
+        "broker, controller, policy service and page in one",
+        "broker, controller, policy service and page, for a GPU machine",
+    ),
     _Entry("controller", "controller.cli.run", "run the controller of this node"),
     _Entry(
         "policy",
@@ -157,6 +162,19 @@ class _CommandLine(argparse.ArgumentParser):
 
             message = f"there is no verb {wrong[1]!r}; {closest(wrong[1], self.offered)}"
         super().error(message)
+
+
+def utf8_text(argument: str) -> str:
+    """Return an argument that is text, as a name is; a path may be any bytes.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not UTF-8.
+    """
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{ascii(argument)[1:-1]}: must be UTF-8") from error
+    return argument
 
 
 def take_any_text() -> None:

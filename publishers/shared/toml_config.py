@@ -186,6 +186,11 @@ def _read_tables(path: Path | None, faults: list[str]) -> dict[str, Any]:
 
 def _apply_override(tables: dict[str, Any], text: str, faults: list[str]) -> None:
     """Set one key, given as `section.key=value`; a bare word is a string."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        faults.append(f"--set {_redact_credentials(text)}: must be UTF-8")
+        return
     key, equals, value_text = text.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and section and name):

@@ -157,6 +157,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         (["plan.eta=inf"], "plan.eta = inf"),
         (["bus=5.5"], "must be section.key=value"),
         (["plan.period_s"], "must be section.key=value"),
+        (["node.name=a\udcff"], "must be UTF-8"),
     ],
 )
 def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], fault: str) -> None:

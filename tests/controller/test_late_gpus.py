@@ -340,9 +340,12 @@ async def test_a_gpu_of_the_journal_that_is_listed_late_is_taken_in(
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        ("absent", r"it does not answer \(open on GPU 1: .*\); run `gridchase restore` once it does"),
-        ("unlisted", "the driver does not list it; .* if the board is gone for good, `gridchase restore --forget GPU-"),
-        ("held", r"held by process \d+; stop that one first; then run `gridchase restore`"),
+        ("absent", r"it does not answer \(open on GPU 1: .*\); run `gridchase restore --set \S+/ours` once it does"),
+        (
+            "unlisted",
+            r"the driver does not list it; .* is gone for good, `gridchase restore --set \S+/ours --forget GPU-",
+        ),
+        ("held", r"held by process \d+; stop that one first; then run `gridchase restore --set \S+/ours`"),
     ],
     ids=["absent", "unlisted", "held"],
 )

@@ -102,6 +102,7 @@ class Site:
             history=self._recorder(),
             processes=self.processes,
             waits_for_driver=self._waits_for_driver,
+            restore_command=f"gridchase restore --set {self.config.node.state_dir}",
         )
 
     @asynccontextmanager

@@ -1,9 +1,7 @@
 """`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, of a node or of a site."""
 
 import argparse
-import csv
 import shlex
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -21,10 +19,10 @@ from controller.errors import ConfigError, ControllerError
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_reports, period_of
 from controller.history.energy_history.recorder import FILE
-from controller.history.energy_history.report import Entry
+from controller.history.energy_history.report import Entry, csv_text
 from controller.history.energy_history.sentence import saved_text, slower_text, used_text
 from controller.web.report_page import page_of, render_report
-from gridchase.cli.verb import VERSION
+from gridchase.cli.verb import VERSION, utf8_text
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import duration_text
 
@@ -38,7 +36,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     choices = ("job", "user", "day", "run", "gpu", "node")
     verb.add_argument("--by", choices=choices, default="job", help="default: job")
     for name in ("user", "job", "run"):
-        verb.add_argument(f"--{name}", help=f"only this {name}")
+        verb.add_argument(f"--{name}", type=utf8_text, help=f"only this {name}")
     period = verb.add_mutually_exclusive_group()
     period.add_argument("--month", metavar="2026-11", help="a month, by this machine's time zone")
     period.add_argument("--since", metavar="2026-11-05", help="since a day or moment, or for so many days: 7d")
@@ -72,7 +70,7 @@ def report(options: argparse.Namespace) -> int:
     elif options.json:
         print_json(found)
     elif options.csv:
-        _print_csv(found.rows)
+        print(csv_text(found.rows), end="")
     else:
         _print(found, Terminal())
     return 0
@@ -145,8 +143,9 @@ def _print(found: Report, console: Console) -> None:
     for row in found.rows:
         table.add_row(*map(shown, _cells(row)))
     console.print(table)
-    if any(row.measured_runs for row in found.rows):
-        console.print(shown(found.combined), style="dim", highlight=False)
+    combined = [found.combined] if any(row.measured_runs for row in found.rows) else []
+    for sentence in (*combined, *found.counted):
+        console.print(shown(sentence), style="dim", highlight=False)
 
 
 def _cells(row: Entry) -> list[str]:
@@ -154,15 +153,3 @@ def _cells(row: Entry) -> list[str]:
         return [row.name, used_text(row)]
     time_text = duration_text(row.duration_s or 0.0)
     return [row.name, str(row.runs), time_text, used_text(row), saved_text(row), slower_text(row)]
-
-
-def _print_csv(rows: Sequence[Entry]) -> None:
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(Entry.__struct_fields__), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: _as_text(value) for key, value in msgspec.to_builtins(row).items()})
-
-
-def _as_text(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula: names are what users make them."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

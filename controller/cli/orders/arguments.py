@@ -11,6 +11,7 @@ from controller.cli.configuration import add_configuration
 from controller.cli.orders.client import OrderClient, RunState
 from controller.errors import ControllerError
 from controller.ports import PinOwner
+from gridchase.cli.verb import utf8_text
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable
 from publishers.shared.process_identity import read_login_name
@@ -23,14 +24,20 @@ def add_run(verb: argparse.ArgumentParser, *, needs_reason: bool = False, may_be
     add_configuration(verb)
     if may_be_gpu:
         which = verb.add_mutually_exclusive_group(required=True)
-        which.add_argument("--job", metavar="NAME", help="the job")
-        which.add_argument("--gpu", metavar="UUID", help="a GPU instead: each run that has it, with all its GPUs")
+        which.add_argument("--job", type=utf8_text, metavar="NAME", help="the job")
+        which.add_argument(
+            "--gpu", type=utf8_text, metavar="UUID", help="a GPU instead: each run that has it, with all its GPUs"
+        )
     else:
-        verb.add_argument("--job", required=True, metavar="NAME", help="the job")
-    verb.add_argument("--run", metavar="ID", help="which run of it (default: the only one that trains on this node)")
-    verb.add_argument("--user", metavar="NAME", help="whose job (default: yours, or the only one of that name)")
+        verb.add_argument("--job", required=True, type=utf8_text, metavar="NAME", help="the job")
+    verb.add_argument(
+        "--run", type=utf8_text, metavar="ID", help="which run of it (default: the only one that trains on this node)"
+    )
+    verb.add_argument(
+        "--user", type=utf8_text, metavar="NAME", help="whose job (default: yours, or the only one of that name)"
+    )
     what = "a reason, for the people who wait for the training"
-    verb.add_argument("--why", default="", required=needs_reason, metavar="TEXT", help=what)
+    verb.add_argument("--why", type=utf8_text, default="", required=needs_reason, metavar="TEXT", help=what)
     verb.add_argument("--token-file", type=Path, metavar="FILE", help="a token (default: the controller's own)")
     verb.add_argument("--json", action="store_true", help="print JSON")
 

@@ -14,7 +14,7 @@ from controller.cli.policy import jobs as policy_jobs
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.errors import ConfigError, ControllerError
 from controller.runtime.stop_signals import stopped_by_signals
-from gridchase.cli.verb import VERSION
+from gridchase.cli.verb import VERSION, utf8_text
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir
@@ -100,18 +100,21 @@ def _add_show(parts: "Verbs") -> None:
 
 def _add_transfer(parts: "Verbs") -> None:
     export = _add(parts, "export", "write jobs and all their runs as JSON")
-    export.add_argument("job", nargs="?", metavar="[USER/]JOB", help="only this one (default: all)")
+    export.add_argument("job", type=utf8_text, nargs="?", metavar="[USER/]JOB", help="only this one (default: all)")
     export.add_argument("--out", type=Path, metavar="FILE", help="write to this file (default: standard output)")
     export.set_defaults(do=lambda options: policy_jobs.export(_database(options), options.job, out=options.out))
     importing = _add(parts, "import", "import a file of `export`; existing jobs and runs stay as they are")
     importing.add_argument("file", type=Path, metavar="FILE", help="the file; `-` means standard input")
-    importing.add_argument("--user", default="", metavar="USER", help="whose the jobs without a user are")
+    importing.add_argument(
+        "--user", type=utf8_text, default="", metavar="USER", help="whose the jobs without a user are"
+    )
     importing.set_defaults(do=lambda options: policy_jobs.import_(_database(options), options.file, user=options.user))
 
 
 def _add_job(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "job",
+        type=utf8_text,
         metavar="[USER/]JOB",
         help="the job; without USER your own or, if you have none, the only one of its name",
     )

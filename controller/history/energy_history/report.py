@@ -1,5 +1,7 @@
 """What was used and saved in a time, by job, user, day, run or GPU, from the rows of a history; a function of these."""
 
+import csv
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -72,6 +74,21 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_cost_ratio: float | None = None
     slowdown_ratio: float | None = None
     slowdown_ci90_ratio: float | None = None
+
+
+def csv_text(rows: Iterable[Entry]) -> str:
+    """Return lines as CSV: a row of names, then a row each; what is not known is empty."""
+    written = io.StringIO()
+    writer = csv.DictWriter(written, fieldnames=Entry.__struct_fields__, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _cell(value) for key, value in msgspec.to_builtins(row).items()})
+    return written.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: names are what users make them."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def with_evidence(record: RunEnergy) -> RunEnergy:

@@ -86,12 +86,13 @@ def render_history(history: History, *, now_s: float, zone: tzinfo) -> str:
 
 
 def _choices(history: History, now_s: float, zone: tzinfo) -> Markup:
-    """Return links to other months, to other lines, and to the same as JSON."""
+    """Return links to other months, to other lines, and to the same as JSON and CSV."""
     by, month = history.found.by, history.month
     first, newest = (f"{datetime.fromtimestamp(at_s, zone):%Y-%m}" for at_s in (history.first_s, now_s))
     months = [(name, _address(other, by)) for name, other in _beside(month) if first <= other <= newest]
     groups = [(f"by {name}", _address(month, group)) for group, name in _GROUPS.items()]
-    files = [("as JSON", f"/v1/report?{urlencode({'month': month, 'by': by})}")]
+    file = f"/v1/report?{urlencode({'month': month, 'by': by})}"
+    files = [("as JSON", file), ("as CSV", f"{file}&format=csv")]
     return element(
         "nav",
         element(

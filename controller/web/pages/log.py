@@ -183,6 +183,7 @@ def line_reason(line: Line, now_s: float, zone: tzinfo) -> str:
     if line.n_decisions == 1:
         return decision_text(line.newest)
     begin, end = (moment_text(line.changes[place].time_s, now_s, zone) for place in (-1, 0))
+    when = begin if begin == end else f"{begin}\u2013{end}"
     reason = line.newest.reason
     why = "two limits mixed to keep the pace" if reason.endswith(_PLANNED) else short_reason(reason)
-    return f"{why} · {line.n_decisions} changes, {begin}\u2013{end}"
+    return f"{why} · {line.n_decisions} changes, {when}"

@@ -461,15 +461,26 @@ def _budget(run: RunState) -> str:
     return "" if ratio is None else f" of{NO_BREAK}{typeset(percent_text(ratio - 1))}"
 
 
+def _is_measured(run: RunState) -> bool:
+    return run.profile is not None and run.profile.state in {"waiting", "profiling"}
+
+
+def shown_end_s(run: RunState, energy: RunEnergy, now_s: float) -> float | None:
+    """Return when a run is expected to end [Unix s]; None: that is not shown, but how long it has run."""
+    if _is_measured(run) or is_pinned(energy, now_s) or run.schedule is None:
+        return None
+    return run.schedule.expected_end_s
+
+
 def render_done(run: RunState, energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
     """Return how much of its time a run has done, and when it is expected to end."""
-    if run.profile is not None and run.profile.state in {"waiting", "profiling"}:
+    if _is_measured(run):
         return render_state("measuring", f"measuring, {duration_text(energy.duration_s)} old")
     if is_pinned(energy, now_s):
         until = f"pinned until {moment_text(energy.pinned_until_s or 0.0, now_s, zone)}"
         so_far = escaped(f"{duration_text(energy.duration_s)} so far ")
         return element("span", so_far, render_state("pinned", until))
-    end_s = run.schedule.expected_end_s if run.schedule is not None else None
+    end_s = shown_end_s(run, energy, now_s)
     if end_s is None:
         return escaped(f"{duration_text(energy.duration_s)} so far, end not known")
     done_ratio = energy.duration_s / max(energy.duration_s + end_s - now_s, energy.duration_s, 1.0)

@@ -24,6 +24,7 @@ from controller.web.pages.overview import (
     render_pin,
     render_pinned_by,
     render_release,
+    shown_end_s,
 )
 from controller.web.pages.plan_chart import AHEAD_S, BACK_S, signal_panel, signal_sentence
 from controller.web.pages.runs import render_run_state, used_text, who
@@ -119,7 +120,8 @@ def _progress_facts(view: RunView, now_s: float, zone: tzinfo) -> Iterator[tuple
     elif view.past is not None or record.time_s is not None:
         heard_s = view.past.heard_s if view.past is not None else record.time_s or 0.0
         yield "last heard", render_time(heard_s, now_s, zone)
-    if record.n_gpus:
+    is_told = view.goes_on and shown_end_s(view.run, record, now_s) is None  # by what it has done
+    if record.n_gpus and not is_told:
         yield "so far" if view.goes_on else "took", escaped(typeset(duration_text(record.duration_s)))
     yield "used", escaped(used_text(view.key, record))
     if record.paused_s:

@@ -53,6 +53,7 @@ class Operation:
         body: the type of the body; None: there is none.
         problems: the statuses of refusals, beside 403 and 503.
         content_type: of the answer.
+        other_content_types: of the same answer as text, where that is asked for.
         other_answer: the status at which the answer says no, in the same type; None: there is none.
         access: whether a token is needed: `open` (never), `remote` (from other machines) or `write` (always).
     """
@@ -66,6 +67,7 @@ class Operation:
     body: Any = None
     problems: tuple[int, ...] = ()
     content_type: str = JSON
+    other_content_types: tuple[str, ...] = ()
     other_answer: int | None = None
     access: Literal["open", "remote", "write"] = "open"
 
@@ -102,7 +104,9 @@ def describe(api: Api, operations: Mapping[str, Operation]) -> bytes:
 def _operation(name: str, operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
     schema = refs[repr(operation.answer)]
     responses = {f"{status}": problem_ref(status) for status in (403, 503, *operation.problems)}
-    responses[f"{operation.status}"] = answer("The answer.", operation.content_type, schema)
+    given = answer("The answer.", operation.content_type, schema)
+    given["content"] |= {each: {"schema": {"type": "string"}} for each in operation.other_content_types}
+    responses[f"{operation.status}"] = given
     if operation.other_answer is not None:
         responses[f"{operation.other_answer}"] = answer("It cannot.", operation.content_type, schema)
     found: dict[str, Any] = {

@@ -378,3 +378,38 @@ def test_every_verb_may_open_as_many_files_as_a_node_needs(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     _raise_file_limit()
     assert asked == raised
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["policy", "show", "a\udcff"],
+        ["policy", "forget", "--yes", "a\udcff"],
+        ["policy", "export", "a\udcff"],
+        ["pin", "--limit", "200W", "--until", "+1h", "--why", "x", "--job", "a\udcff"],
+        ["resume", "--job", "a", "--why", "a\udcff"],
+        ["policy", "import", "-", "--user", "a\udcff"],
+        ["signal", "--provider", "a\udcff"],
+        ["signal", "--provider", "constant", "--zone", "a\udcff"],
+        ["signal", "--provider", "constant", "--option", "value=a\udcff"],
+    ],
+    ids=lambda words: " ".join(map(ascii, words)),
+)
+def test_text_that_is_not_utf_8_is_refused_with_a_sentence(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "a\\udcff: must be UTF-8" in capsys.readouterr().err
+
+
+def test_the_state_directory_of_a_restore_is_not_replaced_by_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restore", "--set", "node.state_dir=/tmp/a\udcff"]) == 2
+    assert "--set node.state_dir=/tmp/a\\udcff: must be UTF-8" in capsys.readouterr().err
+
+
+def test_the_help_of_up_names_all_that_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--help"])
+    assert "broker, controller, policy service and page" in " ".join(capsys.readouterr().out.split())

@@ -63,7 +63,9 @@ def test_a_board_that_may_be_there_is_not_forgotten(
 ) -> None:
     backend = _driver(monkeypatch, FakeBackend([FakeGpu(GONE)]))
     backend.absent = set(absent)
-    with pytest.raises(ConfigError, match="does not answer" if absent else "run `gridchase restore`"):
+    with pytest.raises(
+        ConfigError, match="does not answer" if absent else f"run `gridchase restore --set node.state_dir={tmp_path}`"
+    ):
         forget(config, GONE)
     assert (GONE in Journal.read(tmp_path).entries, backend.is_open) == (True, False)
 
@@ -115,7 +117,7 @@ def test_the_verb_forgets_a_board_and_restores_nothing(
     _driver(monkeypatch, FakeBackend([]))
     restoring = arguments("restore", tmp_path, "gpu.backend=nvml")
     assert main(restoring) == 1
-    assert f"`gridchase restore --forget {GONE}`" in capsys.readouterr().out
+    assert f"`gridchase restore --set node.state_dir={tmp_path} --forget {GONE}`" in capsys.readouterr().out
     assert main([*restoring, "--forget", GONE]) == 0
     assert main([*restoring, "--forget", GONE]) == 2
     assert Journal.read(tmp_path).entries.keys() == {OTHER}

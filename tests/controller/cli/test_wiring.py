@@ -118,3 +118,9 @@ async def test_the_history_is_recorded_in_the_state_directory_unless_it_is_turne
     assert (tmp_path / "history.sqlite").is_file()
     async with opened_node(config(f"node.state_dir={tmp_path}", "history.enabled=false")) as node:
         assert node.history is None
+
+
+async def test_what_a_controller_leaves_is_restored_by_its_own_journal(tmp_path: Path) -> None:
+    async with opened_node(config(f"node.state_dir={tmp_path}/a b")) as node:
+        options = f"--set gpu.backend=simulation --set 'node.state_dir={tmp_path}/a b'"
+        assert node.restore_command == f"gridchase restore {options}"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from controller.gpu.journal.entry import JournalEntry
 
 PRIOR_W = 280.0
+RESTORE = "gridchase restore --set node.state_dir=/s"
 SOON_S = 1.5
 """Orders are carried out at once, and looked at for about a second; the limiter reconciles every 15 s."""
 
@@ -43,6 +44,7 @@ class LimiterBench:
             config=config or GpuConfig(),
             clock=self.gpu.clock,
             publish=self.changes.append,
+            restore_command=RESTORE,
         )
 
     @asynccontextmanager

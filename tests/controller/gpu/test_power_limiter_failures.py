@@ -12,7 +12,16 @@ from controller.errors import GpuError, GpuNotSupportedError, GpuSuspectError
 from controller.gpu.journal.storage import Journal
 from controller.gpu.power_limiter import RECONCILE_S, STOP_TIMEOUT_S
 from controller.ports import Hold, LiveLimit
-from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, break_disk, forbidden, hours, lost
+from tests.controller.gpu.limiter_bench import (
+    PRIOR_W,
+    RESTORE,
+    SOON_S,
+    LimiterBench,
+    break_disk,
+    forbidden,
+    hours,
+    lost,
+)
 from tests.fakes import FakeGpu
 
 BUSY = GpuSuspectError("no answer within 2 s", gpu_uuid="GPU-fake-0", operation="read_limit")
@@ -242,7 +251,7 @@ async def test_a_gpu_that_does_not_answer_delays_the_stop_by_ten_seconds_at_most
     await bench.limiter.stop()
     assert asyncio.get_running_loop().time() - begin_s == pytest.approx(STOP_TIMEOUT_S)
     assert bench.is_journaled(), "the next start, or `gridchase restore`, restores it"
-    assert "gridchase restore" in caplog.text
+    assert f"not restored in 10 s; run `{RESTORE}`" in caplog.text
 
 
 async def test_stop_retries_a_busy_gpu_until_it_has_its_limit(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from controller.gpu.journal.storage import Journal
 from controller.gpu.power_limiter import MAX_IGNORED, RECONCILE_S
 from controller.gpu.read_back import LOOK_AGAIN_S
 from controller.ports import Hold
-from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, hours, target
+from tests.controller.gpu.limiter_bench import PRIOR_W, RESTORE, SOON_S, LimiterBench, hours, target
 
 
 async def test_a_late_driver_is_waited_for(tmp_path: Path) -> None:
@@ -150,14 +150,17 @@ async def test_a_release_that_the_driver_ignores_is_tried_again_within_seconds(
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
 
 
-async def test_a_stop_that_the_driver_ignores_says_which_limit_the_gpu_still_has(tmp_path: Path) -> None:
+async def test_a_stop_that_the_driver_ignores_says_which_limit_the_gpu_still_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = LimiterBench(tmp_path)
     async with bench.running():
         await bench.request(200.0)
     bench.gpu.n_ignored_writes = 1e6
     left = await bench.limiter.stop()
     assert left.startswith("GPU-fake-0 still has 200 W instead of its prior limit 280 W")
-    assert "gridchase restore" in left
+    assert f"run `{RESTORE}`" in left
+    assert f"unless it is restored later, run `{RESTORE}`" in caplog.text
     assert bench.is_journaled()
 
 

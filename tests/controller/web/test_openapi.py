@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.history.energy_history.query import ReportQuery
 from controller.web.config import WebConfig
 from controller.web.live.site_state import SiteState
 from controller.web.openapi import OPERATIONS, document
-from controller.web.routes import live_routes, live_stream, site_routes
+from controller.web.routes import ReportRequest, live_routes, live_stream, site_routes
 from controller.web.store import SqliteStore
 from tests.controller.history.energy_history.records import TOPICS, run_message, run_record
 from tests.controller.web.test_site import site
@@ -63,7 +62,9 @@ async def test_an_answer_obeys_its_schema(by: str, tmp_path: Path) -> None:
 
 def test_each_parameter_is_one_that_is_read() -> None:
     described = {one["name"] for one in DOCUMENT["paths"]["/v1/report"]["get"]["parameters"]}
-    assert described == set(ReportQuery.__struct_fields__)
+    assert described == set(ReportRequest.__struct_fields__)
+    answers = DOCUMENT["paths"]["/v1/report"]["get"]["responses"]["200"]["content"]
+    assert answers["text/csv"] == {"schema": {"type": "string"}}
 
 
 def test_every_reference_leads_somewhere() -> None:

@@ -96,6 +96,24 @@ def test_without_evidence_no_number_is_said_to_be_saved() -> None:
     assert "saved," not in text.split("How this was counted")[0]
 
 
+@pytest.mark.parametrize(
+    ("measured", "runs", "words"),
+    [
+        (0, 1, "Used is of 1 run; what was saved, and how much longer it took, is not known."),
+        (0, 11, "Used is of all 11 runs; what was saved, and how much longer it took, is not known."),
+        (
+            1,
+            11,
+            "of all 11 runs; what was saved, and how much longer it took, is known of 1, and counts that one alone.",
+        ),
+        (4, 11, "of all 11 runs; what was saved, and how much longer it took, is known of 4, and counts those alone."),
+    ],
+)
+def test_it_says_of_how_many_runs_a_saving_is_known(measured: int, runs: int, words: str) -> None:
+    total = replace(entry("total", saved_ratio=0.1 if measured else None, runs=runs), measured_runs=measured)
+    assert words in text_of(page_of(total))
+
+
 def test_more_than_at_the_prior_limits_is_said_as_such() -> None:
     assert "May 2021: 19 kg CO₂e more used, 5.0 % (90 %:" in text_of(page_of(entry("total", saved_ratio=-0.05)))
 

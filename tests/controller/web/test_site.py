@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select
 from yarl import URL
 
+from controller.cli.main import main
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, FILE, PERIOD_S
 from controller.history.energy_history.report import Entry
@@ -153,6 +154,27 @@ async def test_what_is_published_is_reported_over_http(tmp_path: Path) -> None:
         assert await served.get("/healthz") == (200, {"status": "ok", "troubles": []})
     counts = [select(func.count()).select_from(table).scalar_subquery() for table in (DECISIONS, GRID_QUARTERS)]
     assert read_history(tmp_path / FILE, lambda it: tuple(it.execute(select(*counts)).one())) == (1, 1)
+
+
+async def test_a_report_is_a_csv_file_with_the_lines_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with site(tmp_path) as served:
+        served.bus.publish(*run_message(FINAL, user="=1+1"))
+        await served.total_j()
+        files = {}
+        for query in ("month=2023-11&by=user", "since=2023-11-14%2200:00&by=job"):
+            async with served.client.get(f"{served.url}/v1/report?{query}&format=csv") as response:
+                assert (response.status, response.content_type, response.charset) == (200, "text/csv", "utf-8")
+                files[response.headers["Content-Disposition"]] = await response.text()
+    assert list(files) == [
+        'attachment; filename="gridchase-2023-11-by-user.csv"',
+        'attachment; filename="gridchase-since-2023-11-14-by-job.csv"',
+    ]
+    first, second = files.values()
+    assert first.splitlines()[1].startswith("'=1+1,1,")
+    assert main(["report", "--database", str(tmp_path / FILE), "--csv"]) == 0
+    assert capsys.readouterr().out == second
 
 
 async def test_what_was_saved_today_is_on_the_page_as_in_the_report(tmp_path: Path) -> None:

@@ -139,6 +139,26 @@ async def test_the_theme_is_kept_and_a_chart_answers_to_keys(tmp_path: Path) -> 
         assert tab.complaints == []
 
 
+async def test_the_last_decisions_end_with_the_chart_beside_them(tmp_path: Path) -> None:
+    bus = FakeBus()
+    node = Node(bus)
+    async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
+        tab = await browser.new_tab()
+        await tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+        for reason in 6 * ("slowdown_static", "paused"):
+            node.say(150.0, reason=reason)
+        await tab.open(f"{url}/")
+        bottom = "document.querySelector('{}').getBoundingClientRect().bottom"
+        chart, card = (bottom.format(f".card:has(>{part})") for part in (".chart", ".decisions"))
+        assert await tab.run(f"{chart} === {card}")
+        assert await tab.run(f"{chart} - {bottom.format('.card > .chart')}") < 40
+        box = "document.querySelector('.decisions').getBoundingClientRect()"
+        items = "[...document.querySelectorAll('.decisions li')].map((it) => it.getBoundingClientRect())"
+        seen = f"{items}.filter((it) => it.left < {box}.right)"
+        assert 3 <= await tab.run(f"{seen}.length") < await tab.run(f"{items}.length")
+        assert await tab.run(f"{seen}.every((it) => it.bottom <= {box}.bottom)")
+
+
 async def test_a_long_name_fits_a_phone(tmp_path: Path) -> None:
     bus = FakeBus()
     node = Node(bus, name="n" * 64)

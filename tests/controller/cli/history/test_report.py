@@ -74,6 +74,27 @@ def test_the_sentence_on_intervals_fits_the_terminal(
     assert max(map(len, intervals.splitlines())) <= 80
 
 
+def test_how_it_was_counted_is_said_below_the_table_and_not_to_programs(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["report", "--database", database]) == 0
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert (
+        " ".join(map(str.strip, last)) == "Energy, carbon and cost are those of the GPUs, without host power and PUE."
+    )
+    assert main(["report", "--database", database, "--csv"]) == 0
+    assert "host power" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["user", "job", "run"])
+def test_a_name_that_is_not_utf_8_is_refused(name: str, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--database", database, f"--{name}", "a\udcff"])
+    assert ended.value.code == 2
+    assert f"argument --{name}: a\\udcff: must be UTF-8" in capsys.readouterr().err
+
+
 def test_energies_read_as_in_the_line_at_the_end_of_a_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

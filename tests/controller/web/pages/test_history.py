@@ -79,7 +79,7 @@ def test_a_month_shows_the_numbers_of_its_report(path: Path) -> None:
     assert all(sentence in found.text for sentence in history.found.counted)
     assert faults == []
     links = [link["href"] for link in found.all("a")]
-    assert f"/v1/report?month={month}&by=job" in links
+    assert {f"/v1/report?month={month}&by=job{form}" for form in ("", "&format=csv")} < set(links)
     assert f"/history?month={month}&by=gpu" in links
 
 

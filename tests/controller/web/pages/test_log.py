@@ -83,6 +83,11 @@ def test_two_limits_that_alternate_are_one_line_with_their_number_and_times() ->
     assert "0+1 200 ⇄ 205 W two limits mixed to keep the pace · 24 changes, 13:24\u201315:20" in page.text
 
 
+def test_a_fold_within_a_minute_has_one_time() -> None:
+    changes = [msgspec.structs.replace(it, time_s=it.time_s - 10.0) for it in alternating(4, step_s=2.0)]
+    assert "to keep the pace · 4 changes, 15:19 show" in found(changes).text
+
+
 def test_two_programs_that_set_limits_in_turn_are_no_plan() -> None:
     changes = [msgspec.structs.replace(it, reason="another_writer") for it in alternating(8)]
     text = found(changes).text

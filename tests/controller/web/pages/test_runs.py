@@ -103,6 +103,18 @@ def test_in_the_first_minute_nothing_is_known_and_no_number_is_shown() -> None:
     assert "The run has no plan." in text
 
 
+@pytest.mark.parametrize("state", ["profiling", "planned"])
+def test_how_long_a_run_without_an_end_has_run_is_said_once(state: str) -> None:
+    site = one_run(schedule={"expected_end_s": None}, duration_s=120.0)
+    run = state_of(site)
+    run.profile = msgspec.structs.replace(profile(1.0), state=state)
+    assert found(site).text.count("2 min") == 1
+
+
+def test_how_long_a_run_with_an_end_has_run_is_said_beside_it() -> None:
+    assert "so far 2 min" in found(one_run(duration_s=120.0)).text
+
+
 def test_a_saving_without_an_interval_is_not_shown() -> None:
     site = one_run(saved_ci90_ratio=None, saved_energy_ci90_ratio=None, slowdown_ci90_ratio=None, **SPLIT)
     text = found(site).text
