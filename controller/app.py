@@ -10,7 +10,7 @@ publishes that it is offline; then the bus, the GPUs and the lock are released.
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,10 @@ Workers = dict[str, Coroutine[None, None, None]]
 Connect = Callable[[Outgoing, Callable[[], Iterable[Outgoing]]], AbstractAsyncContextManager[Bus]]
 
 
+async def not_known() -> None:
+    """Return that it is not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
     """What a controller is given: the identity of its node, its configuration, and its ports.
@@ -82,6 +86,7 @@ class NodeContext:
         jitter_ratio: spreads the polls of a cluster's nodes, 0 to 1.
         waits_for_driver: whether a missing driver is waited for, as a service does; else it is an error.
         restore_command: restores by hand what this controller has left.
+        takes_orders_from_anybody: returns whether the broker does, from whoever has no password; None: not known yet.
     """
 
     config: Config
@@ -97,6 +102,7 @@ class NodeContext:
     jitter_ratio: float = 0.0
     waits_for_driver: bool = False
     restore_command: str = RESTORE_COMMAND
+    takes_orders_from_anybody: Callable[[], Awaitable[bool | None]] = not_known
 
 
 async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
@@ -269,6 +275,7 @@ class _App:
             topics=self._topics,
             clock=self._node.clock,
             invalid_messages=router.invalid_messages,
+            are_open_to_anybody=self._node.takes_orders_from_anybody,
         )
         return workers | {"orders": orders.run()}
 

@@ -22,6 +22,7 @@ from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import lock_holders
 from controller.gpu.processes import ProcFileSystem
 from controller.http.health import NO_GPU
+from controller.orders.open_door import OPEN_DOOR, anybody, open_doors, order_route
 from controller.ports import Gpu
 from controller.runtime.clock import SystemClock
 from gridchase.cli.bus_routes import (
@@ -47,15 +48,10 @@ from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.messages.topics import PROBE, RunKey, Topics
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.bus_config import BUS_SETTINGS
-from publishers.mqtt.topic_probe import Party, Route, RouteResult, probe_routes
+from publishers.mqtt.topic_probe import Party, RouteResult, probe_routes
 from publishers.shared.files.private_dir import unsafe_dir_fault
 from publishers.training.settings import BROKER_SETTINGS, PublisherOptions, Settings, SettingsError, resolve
 
-ANYBODY: Final = "anybody"
-OPEN_DOOR: Final = (
-    "orders.over_bus = true, and this broker takes orders from whoever has no password: anybody could hold the limit of"
-    " any run; set it to false, or take a broker whose rules let operators alone send orders (deploy/mosquitto)"
-)
 CAP_SYS_ADMIN: Final = 21
 FETCH_TIMEOUT_S: Final = 45.0
 LOOK_BACK_S: Final = DAY_S
@@ -221,9 +217,8 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     routes = node_routes(topics, config.node.name, key, signal=signal_leaf, answers_orders=answers_orders)
     parties = [Party(name=NODE, address=address, names=BUS_SETTINGS)]
     if answers_orders:
-        routes.append(_order_route(topics, key))
-        anonymous = BrokerAddress(url=bus.url, ca_file=bus.ca_file)
-        parties.append(Party(name=ANYBODY, address=anonymous, names=BUS_SETTINGS))
+        routes.append(order_route(topics, key, node=NODE))
+        parties.append(anybody(bus))
     if training is not None:
         routes += training_routes(training)
         parties.append(Party(name=TRAINING, address=training.broker, names=BROKER_SETTINGS))
@@ -232,7 +227,9 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     findings = [Finding(what="broker", found=bus.url, fault="\n".join(f"{bus.url}: {fault}" for fault in faults))]
     if NODE in report.faults:
         return findings
-    findings += [_topics_of(NODE, report.results, topics), *_open_doors(report.results)]
+    findings.append(_topics_of(NODE, report.results, topics))
+    doors = open_doors(report.results)
+    findings += [Finding(what="orders over the bus", found=each.route.topic, fault=OPEN_DOOR) for each in doors]
     if training is None:
         findings.append(Finding(what=f"topics of {TRAINING}", found=f"not checked: {remark}", is_checked=False))
     elif TRAINING in report.faults:
@@ -240,22 +237,6 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     else:
         findings.append(_topics_of(TRAINING, report.results, topics))
     return findings
-
-
-def _order_route(topics: Topics, key: RunKey) -> Route:
-    """Return the way of an order from whoever has no password; no run has this name, so nothing is done."""
-    return Route(
-        topic=topics.run(key, "set"),
-        writer=ANYBODY,
-        readers={NODE: topics.run_filter("set")},
-        payload=b'{"note":"check"}',
-    )
-
-
-def _open_doors(results: Sequence[RouteResult]) -> list[Finding]:
-    """Return a fault for an order that has arrived from whoever has no password."""
-    arrived = [each for each in results if each.route.writer == ANYBODY and not (each.refusal or each.unseen_by)]
-    return [Finding(what="orders over the bus", found=each.route.topic, fault=OPEN_DOOR) for each in arrived]
 
 
 def _training_here(config: Config) -> tuple[Settings | None, str]:

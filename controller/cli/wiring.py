@@ -5,7 +5,9 @@ import logging
 import random
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from controller.app import NodeContext
 from controller.config import Config, SignalConfig, default_state_dir
@@ -14,6 +16,7 @@ from controller.gpu.nvml.backend import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
 from controller.history.energy_history.file_store import FileStore
 from controller.history.energy_history.recorder import FILE, HistoryRecorder
+from controller.orders.open_door import takes_orders_from_anybody
 from controller.ports import Backend
 from controller.runtime.clock import Clock, SystemClock
 from controller.signal.history_store import HistoryStore
@@ -27,6 +30,10 @@ from publishers.mqtt.client import MqttClient
 from publishers.mqtt.client_id import stored_client_id
 from publishers.mqtt.receiving.quotas import MessageQuotas
 from publishers.shared.boot_id import read_boot_id
+from publishers.shared.files.disk_thread import DiskThread
+
+PROBE_TIMEOUT_S: Final = 20.0
+"""Of a probe of the broker, which waits 3 s for each answer."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -41,7 +48,7 @@ async def opened_node(
         ConfigError: a file or a secret that it names cannot be used.
     """
     clock = clock or SystemClock()
-    password = read_password(config.bus)
+    password, probe = read_password(config.bus), DiskThread("gridchase orders: probe", timeout_s=PROBE_TIMEOUT_S)
     async with opened_sources(config.signal) as sources:
         with opened_store(config) as store:
             for source in sources:
@@ -60,6 +67,7 @@ async def opened_node(
                 jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
                 waits_for_driver=waits_for_driver,
                 restore_command=restore_command(config),
+                takes_orders_from_anybody=lambda: probe.run(partial(takes_orders_from_anybody, config.bus, password)),
             )
 
 

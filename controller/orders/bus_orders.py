@@ -1,15 +1,19 @@
 """Orders that operators send over the bus: to pin the limit of a run, or of a GPU, and to release it.
 
 Who may send one is the broker's to say: its rules let operators alone write `…/set`. So orders are heard only where
-the operator of the node has switched them on, on a broker that knows its users. An order is answered, on
+the operator of the node has switched them on, on a broker that takes none from whoever has no password: that is looked
+at before, and none is heard until it is known. An order is answered, on
 `…/set/result`, when the GPUs have been read back, or with why it is refused. One that is retained, old, or sent too
 often is not obeyed.
 """
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal, NamedTuple
 
 from controller.errors import PinRefusedError
+from controller.orders.open_door import OPEN_DOOR
 from controller.orders.pins import RunPins
 from controller.ports import Bus, PinOwner, PinState
 from controller.runtime.clock import Clock
@@ -17,10 +21,12 @@ from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
 from publishers.messages.topics import Topics
 from publishers.mqtt.receiving.quotas import TokenBucket
-from publishers.shared.log_once import InvalidMessages
+from publishers.shared.log_once import FaultLog, InvalidMessages
 from publishers.shared.recent_dict import RecentDict
 
 TICK_S: Final = 1.0
+PROBE_PERIOD_S: Final = 60.0
+"""Between two looks at whether the broker takes orders from anybody."""
 MAX_AGE_S: Final = 60.0
 """An order whose `time_s` is further away than this is not obeyed: it was kept somewhere, or a clock is wrong."""
 ORDERS_PER_MIN: Final = 10.0
@@ -28,6 +34,9 @@ ORDERS_PER_MIN: Final = 10.0
 MAX_REMEMBERED: Final = 256
 """Answers that are given again to an order that comes twice, and runs whose orders are counted."""
 RETAINED: Final = "a retained order is not obeyed: publish it without the retain flag, and clear this one"
+
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
@@ -49,10 +58,19 @@ class BusOrders:
         topics: the topics below the configured root.
         clock: the time.
         invalid_messages: counts what is dropped.
+        are_open_to_anybody: returns whether the broker takes orders from whoever has no password; None: not known yet.
     """
 
     def __init__(
-        self, pins: RunPins, *, node: str, bus: Bus, topics: Topics, clock: Clock, invalid_messages: InvalidMessages
+        self,
+        pins: RunPins,
+        *,
+        node: str,
+        bus: Bus,
+        topics: Topics,
+        clock: Clock,
+        invalid_messages: InvalidMessages,
+        are_open_to_anybody: Callable[[], Awaitable[bool | None]],
     ) -> None:
         self._pins = pins
         self._node = node
@@ -60,6 +78,8 @@ class BusOrders:
         self._topics = topics
         self._clock = clock
         self._invalid_messages = invalid_messages
+        self._are_open_to_anybody = are_open_to_anybody
+        self._fault_log = FaultLog(_LOGGER, recovered="orders over the bus are heard", log_changes=False)
         self._buckets: RecentDict[PinOwner, TokenBucket] = RecentDict(MAX_REMEMBERED)
         self._answered: RecentDict[tuple[PinOwner, str], OrderResult] = RecentDict(MAX_REMEMBERED)
         self._waiting: dict[PinOwner, Order] = {}
@@ -68,6 +88,11 @@ class BusOrders:
 
     async def run(self) -> None:
         """Hear orders until cancelled, and answer those that were waiting to be read back."""
+        while (is_open := await self._look()) is not False:
+            if is_open:
+                self._fault_log.report(f"no order over the bus is heard: {OPEN_DOOR}")
+            await self._clock.sleep_until(self._clock.now_s() + PROBE_PERIOD_S)
+        self._fault_log.clear()
         topic_filters = self._topics.run_filter("set"), self._topics.gpu(self._node, None, "set")
         for topic_filter in topic_filters:
             self._bus.subscribe(topic_filter, self._on_order, qos=1, on_retained=self._on_retained)
@@ -82,6 +107,13 @@ class BusOrders:
         finally:
             for topic_filter in topic_filters:
                 self._bus.unsubscribe(topic_filter, self._on_order)
+
+    async def _look(self) -> bool | None:
+        """Return whether the broker takes orders from anybody; None: that is not known now."""
+        try:
+            return await self._are_open_to_anybody()
+        except OSError:  # the broker does not answer in time
+            return None
 
     def _on_order(self, topic: str, payload: bytes) -> None:
         found = self._read(topic, payload)

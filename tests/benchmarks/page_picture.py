@@ -68,6 +68,7 @@ async def _served(messages: list[Outgoing], state_dir: Path) -> AsyncIterator[st
         url = await urls.get()
         for message in messages:
             bus.publish(message.topic, message.payload, qos=message.qos, retain=message.retain)
+        clock.stop(bus, topics)
         await site.finish()
         yield url
         stop.set()

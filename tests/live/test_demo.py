@@ -25,7 +25,7 @@ from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.schema import DECISIONS
 from publishers.mqtt.client import MqttClient
-from tests.controller.history.energy_history.records import limit_message
+from tests.controller.history.energy_history.records import gpu_message, limit_message
 from tests.fakes import MIDNIGHT_S
 from tests.live.conftest import Mosquitto
 
@@ -124,7 +124,7 @@ async def test_the_page_shows_how_the_day_ended_until_its_stdin_closes(
 ) -> None:
     lines = asyncio.StreamReader()
     task = PageTask(broker=broker.url, state_dir=str(tmp_path), port=0, starts_s=MIDNIGHT_S)
-    limits = limit_message(MIDNIGHT_S + 60.0, detail="the last of the day"), limit_message(MIDNIGHT_S + 120.0)
+    limits = limit_message(MIDNIGHT_S + 70.0, detail="the last of the day"), limit_message(MIDNIGHT_S + 120.0)
     said = ""
 
     async def eventually_said(what: str) -> None:
@@ -142,20 +142,26 @@ async def test_the_page_shows_how_the_day_ended_until_its_stdin_closes(
                 async with client.get("/v1/state") as answer:
                     return float((await answer.json())["time_s"])
 
+            async def n_heard() -> str:
+                async with client.get("/metrics") as answer:
+                    return (await answer.text()).partition("\ngridchase_web_messages_total ")[2].split()[0]
+
             assert await time_s() == MIDNIGHT_S
+            bus.publish(*gpu_message(MIDNIGHT_S + 60.0, 1.0), qos=1)
             bus.publish(*limits[0], qos=1)
-            while await time_s() != MIDNIGHT_S + 60.0:  # noqa: ASYNC110 — of another task
+            while await n_heard() != "2.0":  # noqa: ASYNC110 — by another task
                 await asyncio.sleep(0.01)
+            assert await time_s() == MIDNIGHT_S + 60.0, "of the newest reading"
             lines.feed_data(b"\n")
             await eventually_said("finished")
             bus.publish(*limits[1], qos=1)
             assert await bus.flush(10.0)
-            assert await time_s() == MIDNIGHT_S + 60.0
+            assert await time_s() == MIDNIGHT_S + 70.0
         lines.feed_eof()
     recorded = read_history(
         tmp_path / FILE, lambda connection: connection.execute(select(DECISIONS)).all(), timeout_s=5.0
     )
-    assert [decision.time_s for decision in recorded] == [MIDNIGHT_S + 60.0]
+    assert [decision.time_s for decision in recorded] == [MIDNIGHT_S + 70.0]
 
 
 async def test_a_training_process_that_fails_fails_the_demo_with_its_last_words(

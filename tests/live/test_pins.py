@@ -19,6 +19,33 @@ PIN_W = 165.0
 RUN = "alice/resnet50/r1"
 
 
+RULES = """\
+topic readwrite gridchase/v1/#
+topic deny gridchase/v1/user/+/job/+/run/+/set
+topic deny gridchase/v1/node/+/gpu/+/set
+
+user n1
+topic readwrite gridchase/v1/#
+
+user operator
+topic readwrite gridchase/v1/#
+"""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    """Start a mosquitto that lets everybody in, and takes orders from operators alone."""
+    directory = tmp_path / "broker"
+    directory.mkdir()
+    (directory / "acl").write_text(RULES)
+    (directory / "acl").chmod(0o600)
+    lines = "listener {port} 127.0.0.1", "allow_anonymous true", f"acl_file {directory / 'acl'}", "log_dest stderr"
+    mosquitto = Mosquitto(directory, "\n".join([*lines, "persistence false", ""]))
+    mosquitto.start()
+    yield mosquitto
+    mosquitto.stop()
+
+
 @pytest.fixture
 def node(nvml_machine: StubMachine, broker: Mosquitto, tmp_path: Path) -> Iterator[LiveNode]:
     nvml_machine.gpu().set_requested_power_limit_w(PRIOR_W)
@@ -92,7 +119,8 @@ def test_an_order_over_the_bus_is_answered_when_read_back_and_no_retained_one(
         message = {"time_s": now_s, "action": action, "correlation": correlation, "by": "ada", "why": "the room is hot"}
         message |= {"power_limit_w": PIN_W, "until_s": now_s + 3_600} if action == "pin" else {}
         topic = "gridchase/v1/user/alice/job/resnet50/run/r1/set"
-        publish.single(topic, json.dumps(message), qos=1, retain=retain, port=broker.port)
+        auth: publish.AuthParameter = {"username": "operator", "password": "secret"}
+        publish.single(topic, json.dumps(message), qos=1, retain=retain, port=broker.port, auth=auth)
 
     def answer(correlation: str) -> tuple[str, str] | None:
         found = [each for each in node.watcher.all("/set/result") if each["correlation"] == correlation]

@@ -3,8 +3,8 @@
 Its task is a line of JSON on stdin. It prints its URL in a line, an empty one where it cannot serve. A second line on
 stdin says that the day is over: from then on the pages show that moment. It ends when stdin closes.
 
-Its time is that of the newest message: minutes of the day pass in a tenth of a second, and what comes that late is not
-silent.
+Its time is that of the newest reading of the GPU: minutes of the day pass in a tenth of a second, and what comes that
+late is not silent.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ class _Timed(Struct, frozen=True):
 
 
 class MessageClock:
-    """The time of the newest message.
+    """The time of the newest reading of a GPU.
 
     Args:
         start_s: the time until there is one [Unix s].
     """
 
     def __init__(self, start_s: float) -> None:
-        self._now_s = start_s
+        self._now_s = self._latest_s = start_s
 
     def now_s(self) -> float:
         """Return the time [Unix s]."""
@@ -53,7 +53,7 @@ class MessageClock:
         return SystemClock().monotonic_ns()
 
     async def sleep_until(self, time_s: float) -> None:
-        """Sleep until a message of that time has come, and `SHORTEST_WAIT_S` at least."""
+        """Sleep until a reading of that time has come, and `SHORTEST_WAIT_S` at least."""
         await asyncio.sleep(SHORTEST_WAIT_S)
         while self._now_s < time_s:  # noqa: ASYNC110 — a time is waited for, not an event
             await asyncio.sleep(SHORTEST_WAIT_S)
@@ -61,19 +61,22 @@ class MessageClock:
     def follow(self, bus: Bus, topics: Topics) -> None:
         """Subscribe to what tells the time, before others subscribe to it."""
         for topic_filter in site_filters(topics):
-            bus.subscribe(topic_filter, self._advance, qos=1)
+            bus.subscribe(topic_filter, self._hear, qos=1)
 
-    def leave(self, bus: Bus, topics: Topics) -> None:
-        """Undo `follow`: from now on the time stands still."""
+    def stop(self, bus: Bus, topics: Topics) -> None:
+        """Let the time stand still, at that of the newest message of any kind."""
         for topic_filter in site_filters(topics):
-            bus.unsubscribe(topic_filter, self._advance)
+            bus.unsubscribe(topic_filter, self._hear)
+        self._now_s = self._latest_s
 
-    def _advance(self, _topic: str, payload: bytes) -> None:
+    def _hear(self, topic: str, payload: bytes) -> None:
         try:
             time_s = msgspec.json.decode(payload, type=_Timed).time_s if payload else None
         except DecodeError:
-            return  # counted where messages are read
-        self._now_s = max(self._now_s, time_s or 0.0)
+            return  # counted where messages are shown
+        self._latest_s = max(self._latest_s, time_s or 0.0)
+        if "/gpu/" in topic and topic.endswith("/energy"):
+            self._now_s = self._latest_s
 
 
 async def serve(task: PageTask, lines: asyncio.StreamReader) -> None:
@@ -87,7 +90,7 @@ async def serve(task: PageTask, lines: asyncio.StreamReader) -> None:
     async with bus, asyncio.TaskGroup() as tasks:
         tasks.create_task(site.run(stop, _say), name="site")
         if await lines.readline():
-            clock.leave(bus, topics)
+            clock.stop(bus, topics)
             await site.finish()
             _say("finished")
         await lines.read()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controller.config import load_config
 from controller.errors import ConfigError
-from controller.orders.bus_orders import MAX_AGE_S, ORDERS_PER_MIN, BusOrders
+from controller.orders.bus_orders import MAX_AGE_S, ORDERS_PER_MIN, PROBE_PERIOD_S, BusOrders
 from controller.ports import Hold
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Order, OrderResult
@@ -32,6 +32,8 @@ class OrderBench(PinBench):
 
     def __init__(self, state_dir: Path) -> None:
         super().__init__(state_dir)
+        self.door: list[bool | None] = [False]
+        """What probes of the broker find, one after the other."""
         self.orders = BusOrders(
             self.pins,
             node=NODE,
@@ -39,14 +41,18 @@ class OrderBench(PinBench):
             topics=TOPICS,
             clock=self.clock,
             invalid_messages=self.router.invalid_messages,
+            are_open_to_anybody=self._look,
         )
+
+    async def _look(self) -> bool | None:
+        return self.door.pop(0) if len(self.door) > 1 else self.door[0]
 
     @asynccontextmanager
     async def hearing(self, **status: Any) -> AsyncIterator[None]:  # noqa: ANN401 — the record checks them
         """Let a run train, and hear orders about it."""
         async with self.training(**status), asyncio.TaskGroup() as tasks:
             hearing = tasks.create_task(self.orders.run())
-            await asyncio.sleep(0)
+            await asyncio.sleep(1)
             yield
             hearing.cancel()
 
@@ -62,6 +68,23 @@ class OrderBench(PinBench):
 
     def reasons(self) -> list[tuple[str, str]]:
         return [(result.state, result.reason) for result in self.results()]
+
+
+async def test_no_order_is_heard_while_the_broker_takes_them_from_anybody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = OrderBench(tmp_path)
+    bench.door = [None, True, True, False]
+    async with bench.hearing():
+        for _ in range(3):
+            bench.order()
+            await bench.train(2)
+            assert bench.limiters[0].targets[-1].reason != "pinned"
+            await bench.train(round(PROBE_PERIOD_S))
+        assert caplog.text.count("no order over the bus is heard") == 1
+        bench.order(correlation="o-2")
+        await bench.train(3)
+        assert bench.limiters[0].targets[-1].reason == "pinned"
 
 
 async def test_a_pin_is_answered_once_every_gpu_has_been_read_back(tmp_path: Path) -> None:

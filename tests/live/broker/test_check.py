@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from controller.cli.main import main
+from controller.orders.open_door import takes_orders_from_anybody
 from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.embedded_broker import embedded_broker
 from publishers.mqtt.topic_probe import Party, Route, probe_routes
 from tests.live.broker.closing_broker import ClosingBroker, serving
@@ -186,6 +188,7 @@ def test_orders_on_a_broker_that_lets_in_everybody_are_a_fault(
     assert check(broker.url, *as_node).faults == []
     (fault,) = check(broker.url, *as_node, "orders.over_bus=true").faults
     assert "this broker takes orders from whoever has no password" in fault
+    assert takes_orders_from_anybody(BusConfig(url=broker.url, username="n1"), "secret") is True
 
 
 def test_where_rules_forbid_it_whoever_has_no_password_may_be_let_in(
@@ -198,5 +201,9 @@ def test_where_rules_forbid_it_whoever_has_no_password_may_be_let_in(
     try:
         as_node = ("bus.username=n1", f"bus.password_file={written(tmp_path / 'node-password', 'secret')}")
         assert check(broker.url, *as_node, "orders.over_bus=true").faults == []
+        bus = BusConfig(url=broker.url, username="n1")
+        assert takes_orders_from_anybody(bus, "secret") is False
+        broker.stop()
+        assert takes_orders_from_anybody(bus, "secret") is None
     finally:
         broker.stop()
