@@ -19,7 +19,7 @@ from policies.replay.power_limit.evaluation import Comparison, PolicyName, repla
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
 from policies.vocabulary.units import HOUR_S, Values
-from tests.benchmarks.pages import measured_on, show_data_page
+from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
 from tests.benchmarks.planning import curves_of
 
 TABLE: Final = Path(__file__).with_suffix(".md")
@@ -243,14 +243,20 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Simulate and print; with `--write` into the page beside this file."""
+    """Simulate and print; with `--write` into a page beside this file, lengths other than a day into one of theirs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", nargs="+", type=int, default=[24], help="how long runs are at the highest limit")
     parser.add_argument("--max-slowdown", nargs="+", type=float, default=[1.05], help="their budgets of time")
     parser.add_argument(
         "--starts", type=int, default=1, metavar="N", help="runs of 24 h on each signal; others as long in all"
     )
-    show_data_page(parser, TABLE, page)
+    add_data(parser)
+    add_write(parser, TABLE)
+    options = parser.parse_args()
+    if has_data(options.data):
+        is_day = options.hours == [DAY_H]
+        table = TABLE if is_day else TABLE.with_stem(f"{TABLE.stem}_{'_'.join(map(str, options.hours))}h")
+        show(page(options), table, write=options.write)
 
 
 if __name__ == "__main__":
