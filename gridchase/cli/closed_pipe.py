@@ -1,6 +1,10 @@
-"""A reader of standard output that ends early, such as `head`, ends a verb without a word, as a signal would."""
+"""A reader of standard output that ends early, such as `head`, ends a verb without a word, as a signal would.
+
+A full disk ends it with a line.
+"""
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -16,7 +20,7 @@ def ended_by_closed_pipe() -> Iterator[None]:
     """Let the body print, and the process end quietly where nobody reads that any more.
 
     Raises:
-        SystemExit: the reader has ended (141).
+        SystemExit: the reader has ended (141), or the disk is full (1).
     """
     try:
         try:
@@ -26,11 +30,24 @@ def ended_by_closed_pipe() -> Iterator[None]:
                 _flush()
             raise
         _flush()  # not after an error: its traceback says more than that nobody reads it
-    except BrokenPipeError:
+    except OSError as error:
+        is_closed = isinstance(error, BrokenPipeError)
+        if not is_closed and not _is_full():
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
-        raise SystemExit(EXIT_CODE) from None
+        code = EXIT_CODE if is_closed else f"gridchase: standard output: {os.strerror(errno.ENOSPC)}"
+        raise SystemExit(code) from None
 
 
 def _flush() -> None:
     if sys.stdout is not None:  # closed before Python started
         sys.stdout.flush()
+
+
+def _is_full() -> bool:
+    """Return whether what is printed finds no space; another file may have been meant."""
+    try:
+        print(flush=True)
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return False

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_a_help_that_nobody_reads_ends_without_a_word(words: list[str]) -> None:
             timeout=60,
         )
     assert (ended.returncode, ended.stderr) == (EXIT_CODE, b"")
+
+
+@pytest.mark.parametrize(("words", "unbuffered"), [("restore --help", ""), ("doctor", ""), ("doctor", "1")])
+def test_a_full_disk_ends_it_with_a_line(words: str, unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gridchase", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            check=False,
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"gridchase: standard output: No space left on device\n")
 
 
 @pytest.mark.parametrize("error", ["ValueError('a fault of ours')", "SystemExit('a fault of ours')"])
