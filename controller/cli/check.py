@@ -22,7 +22,7 @@ from controller.gpu.journal.storage import Journal
 from controller.gpu.node_lock import lock_holders
 from controller.gpu.processes import ProcFileSystem
 from controller.http.health import NO_GPU
-from controller.orders.open_door import OPEN_DOOR, anybody, open_doors, order_route
+from controller.orders.open_door import OPEN_DOOR, anybody, open_doors, order_routes
 from controller.ports import Gpu
 from controller.runtime.clock import SystemClock
 from gridchase.cli.bus_routes import (
@@ -217,7 +217,7 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     routes = node_routes(topics, config.node.name, key, signal=signal_leaf, answers_orders=answers_orders)
     parties = [Party(name=NODE, address=address, names=BUS_SETTINGS)]
     if answers_orders:
-        routes.append(order_route(topics, key, node=NODE))
+        routes += order_routes(topics, key, node=config.node.name, reader=NODE)
         parties.append(anybody(bus))
     if training is not None:
         routes += training_routes(training)
@@ -227,9 +227,7 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     findings = [Finding(what="broker", found=bus.url, fault="\n".join(f"{bus.url}: {fault}" for fault in faults))]
     if NODE in report.faults:
         return findings
-    findings.append(_topics_of(NODE, report.results, topics))
-    doors = open_doors(report.results)
-    findings += [Finding(what="orders over the bus", found=each.route.topic, fault=OPEN_DOOR) for each in doors]
+    findings += [_topics_of(NODE, report.results, topics), *_open_doors(report.results)]
     if training is None:
         findings.append(Finding(what=f"topics of {TRAINING}", found=f"not checked: {remark}", is_checked=False))
     elif TRAINING in report.faults:
@@ -237,6 +235,12 @@ async def _check_bus(config: Config, *, may_start_broker: bool) -> list[Finding]
     else:
         findings.append(_topics_of(TRAINING, report.results, topics))
     return findings
+
+
+def _open_doors(results: Sequence[RouteResult]) -> list[Finding]:
+    """Return a fault for orders that have arrived from whoever has no password."""
+    found = ", ".join(each.route.topic for each in open_doors(results))
+    return [Finding(what="orders over the bus", found=found, fault=OPEN_DOOR)] if found else []
 
 
 def _training_here(config: Config) -> tuple[Settings | None, str]:

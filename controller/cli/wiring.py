@@ -67,7 +67,9 @@ async def opened_node(
                 jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
                 waits_for_driver=waits_for_driver,
                 restore_command=restore_command(config),
-                takes_orders_from_anybody=lambda: probe.run(partial(takes_orders_from_anybody, config.bus, password)),
+                takes_orders_from_anybody=lambda: probe.run(
+                    partial(takes_orders_from_anybody, config.bus, config.node.name, password)
+                ),
             )
 
 

@@ -1,6 +1,6 @@
 """Whether a broker takes orders from whoever has no password: then none that comes over it is obeyed.
 
-A probe logs in as the node and as nobody, and sends an order as nobody about a run that there is not.
+A probe logs in as the node and as nobody, and sends orders as nobody about a run and a GPU that there are not.
 """
 
 import secrets
@@ -24,10 +24,17 @@ def anybody(bus: BusConfig) -> Party:
     return Party(name=ANYBODY, address=BrokerAddress(url=bus.url, ca_file=bus.ca_file), names=BUS_SETTINGS)
 
 
-def order_route(topics: Topics, key: RunKey, *, node: str) -> Route:
-    """Return the way of an order to the party of a node; no run has this name, so nothing is done."""
-    readers = {node: topics.run_filter("set")}
-    return Route(topic=topics.run(key, "set"), writer=ANYBODY, readers=readers, payload=b'{"note":"check"}')
+def order_routes(topics: Topics, key: RunKey, *, node: str, reader: str) -> list[Route]:
+    """Return the ways of orders to a node, about a run and a GPU; there are none of these names, so nothing is done."""
+    gpu_uuid, note = f"{PROBE}-{key.run}", b'{"note":"check"}'
+    ways = {
+        topics.run(key, "set"): topics.run_filter("set"),
+        topics.gpu(node, gpu_uuid, "set"): topics.gpu(node, None, "set"),
+    }
+    return [
+        Route(topic=topic, writer=ANYBODY, readers={reader: topic_filter}, payload=note)
+        for topic, topic_filter in ways.items()
+    ]
 
 
 def open_doors(results: Sequence[RouteResult]) -> list[RouteResult]:
@@ -35,14 +42,28 @@ def open_doors(results: Sequence[RouteResult]) -> list[RouteResult]:
     return [each for each in results if each.route.writer == ANYBODY and not (each.refusal or each.unseen_by)]
 
 
-def takes_orders_from_anybody(bus: BusConfig, password: str) -> bool | None:
-    """Return whether a broker does, within some seconds; None: it does not let in the node, so it is not known.
+def takes_orders_from_anybody(bus: BusConfig, node: str, password: str) -> bool | None:
+    """Return whether a broker does, within some seconds.
+
+    None: that is not known, as the broker does not let in the node, or is so slow that not even a message of the node's
+    own has come back.
 
     Args:
         bus: where the broker is, and who the node is there.
+        node: the node.
         password: of the node.
     """
-    own = BrokerAddress(url=bus.url, username=bus.username, password=password, ca_file=bus.ca_file)
-    node, key = Party(name="node", address=own, names=BUS_SETTINGS), RunKey("nobody", PROBE, secrets.token_hex(6))
-    report = probe_routes([node, anybody(bus)], [order_route(Topics(bus.root), key, node=node.name)])
-    return None if node.name in report.faults else bool(open_doors(report.results))
+    address = BrokerAddress(url=bus.url, username=bus.username, password=password, ca_file=bus.ca_file)
+    own, key, topics = Party(name="node", address=address, names=BUS_SETTINGS), _nobodys_run(), Topics(bus.root)
+    topic = topics.grid(f"{PROBE}-{key.run}", "carbon")
+    control = Route(topic=topic, writer=own.name, readers={own.name: topic}, payload=b'{"note":"check"}')
+    routes = [*order_routes(topics, key, node=node, reader=own.name), control]
+    report = probe_routes([own, anybody(bus)], routes)
+    if open_doors(report.results):
+        return True
+    came_back = any(each.route is control and not (each.refusal or each.unseen_by) for each in report.results)
+    return False if came_back else None
+
+
+def _nobodys_run() -> RunKey:
+    return RunKey("nobody", PROBE, secrets.token_hex(6))

@@ -165,10 +165,9 @@ def sentence_of(seen: PinPreview) -> str:
     ends = [100 * (seen.slowdown_ratio - 1 + sign * seen.slowdown_ci90_ratio) for sign in (-1, 1)]
     allowed, over = 100 * (seen.max_slowdown_ratio - 1), 100 * (seen.slowdown_ratio - seen.max_slowdown_ratio)
     told = f"{words}; when the pin ends, it will have been slower by between {ends[0]:.1f} and {ends[1]:.1f} %"
-    budget = (
-        f"over its budget of {allowed:.1f} % by {over:.1f} points" if over > 0 else f"its budget is {allowed:.1f} %"
-    )
-    return f"{told}, {budget}" if over > 0 else f"{told}; {budget}"
+    if over > 0:
+        return f"{told}, over its budget of {allowed:.1f} % by {over:.1f} points"
+    return f"{told}; its budget is {allowed:.1f} %"
 
 
 class RunPins:

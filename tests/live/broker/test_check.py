@@ -188,7 +188,7 @@ def test_orders_on_a_broker_that_lets_in_everybody_are_a_fault(
     assert check(broker.url, *as_node).faults == []
     (fault,) = check(broker.url, *as_node, "orders.over_bus=true").faults
     assert "this broker takes orders from whoever has no password" in fault
-    assert takes_orders_from_anybody(BusConfig(url=broker.url, username="n1"), "secret") is True
+    assert takes_orders_from_anybody(BusConfig(url=broker.url, username="n1"), "n1", "secret") is True
 
 
 def test_where_rules_forbid_it_whoever_has_no_password_may_be_let_in(
@@ -202,8 +202,10 @@ def test_where_rules_forbid_it_whoever_has_no_password_may_be_let_in(
         as_node = ("bus.username=n1", f"bus.password_file={written(tmp_path / 'node-password', 'secret')}")
         assert check(broker.url, *as_node, "orders.over_bus=true").faults == []
         bus = BusConfig(url=broker.url, username="n1")
-        assert takes_orders_from_anybody(bus, "secret") is False
+        assert takes_orders_from_anybody(bus, "n1", "secret") is False
+        deaf = BusConfig(url=broker.url, username="n2")  # whose own messages do not come back either
+        assert takes_orders_from_anybody(deaf, "n2", "secret") is None
         broker.stop()
-        assert takes_orders_from_anybody(bus, "secret") is None
+        assert takes_orders_from_anybody(bus, "n1", "secret") is None
     finally:
         broker.stop()
