@@ -17,8 +17,8 @@ from controller.web.pages.grid import render_grid
 from controller.web.pages.history import HistoryQuery, read_month, render_history
 from controller.web.pages.layout import render_card, render_page
 from controller.web.pages.log import N_DECISIONS, Asked, render_log
-from controller.web.pages.run import render_run, run_view
-from controller.web.pages.runs import N_ENDED, SINCE_S, render_runs
+from controller.web.pages.runs.run_page import render_run, run_view
+from controller.web.pages.runs.runs_page import N_ENDED, SINCE_S, render_runs
 from controller.web.serving import page_response, zone_of
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
