@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Select, Table, and_, case, exists, func, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and_, case, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import (
     CURRENCY_SEPARATOR,
@@ -40,6 +40,27 @@ class RunFilter(NamedTuple):
     run: str | None = None
 
 
+class RunQuarter(NamedTuple):
+    """What a run used and was compared with in a quarter-hour, or in a day that several were merged into.
+
+    It begins at `starts_s` [Unix s]; the rest are as in `growth.RUN_AMOUNTS`.
+    """
+
+    starts_s: int
+    length_s: int
+    energy_j: float | None
+    duration_s: float | None
+    compared_duration_s: float | None
+    baseline_duration_s: float | None
+
+
+class MeanPower(NamedTuple):
+    """The mean power of a quarter-hour that begins then [Unix s], [W]."""
+
+    starts_s: float
+    power_w: float
+
+
 class PastRun(NamedTuple):
     """A run as the history has it: its newest record, when it began and when it was heard last [Unix s]."""
 
@@ -64,12 +85,9 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     a whole or, where nobody here has led it, by its parts.
     """
     sums = [_sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period) for period in periods]
-    whole = RUNS.alias()
-    is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
-    is_led = exists().where(whole.c.node == "", is_same_run)
     conditions = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
     columns = [RUNS.c[name] for name in ("id", *RunFilter._fields, "record", "currency")]
-    rows = connection.execute(select(*columns).where(or_(RUNS.c.node == "", not_(is_led)), *conditions))
+    rows = connection.execute(select(*columns).where(_counts_once(), *conditions))
     used = set().union(*sums)
     runs = {
         number: (user, job, run, _record_of(record, run, currency))
@@ -79,6 +97,38 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     return [
         [Part(*runs[number], amounts) for number, amounts in of_period.items() if number in runs] for of_period in sums
     ]
+
+
+def _counts_once() -> ColumnElement[bool]:
+    """Return whether a row of the runs is a whole one, or a part of one that nobody here has led."""
+    whole = RUNS.alias()
+    is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
+    return or_(RUNS.c.node == "", not_(exists().where(whole.c.node == "", is_same_run)))
+
+
+def mean_powers(connection: Connection, period: Period) -> list[MeanPower]:
+    """Return what all runs together drew in the quarter-hours that lie in a period, in their order.
+
+    A quarter-hour in which a run was first heard of holds all that it had used before: it counts as its mean power.
+    """
+    at = RUN_QUARTERS.c
+    power_w = func.sum(at.energy_j / case((at.duration_s > QUARTER_S, at.duration_s), else_=float(QUARTER_S)))
+    is_in = (at.starts_s >= period.since_s) & (at.starts_s + QUARTER_S <= period.until_s) & (at.length_s == QUARTER_S)
+    counted = at.owner.in_(select(RUNS.c.id).where(_counts_once()))
+    rows = connection.execute(select(at.starts_s, power_w).where(is_in, counted).group_by(at.starts_s))
+    return sorted(MeanPower(starts_s, mean_w) for starts_s, mean_w in rows if mean_w is not None)
+
+
+def run_quarters(connection: Connection, key: RunKey) -> list[RunQuarter]:
+    """Return what a run, as a whole, used in each quarter-hour, in their order; none: it is not known."""
+    is_it = (RUNS.c[name] == value for name, value in key._asdict().items())
+    found = connection.execute(select(RUNS.c.id, RUNS.c.began_s).where(RUNS.c.node == "", *is_it)).first()
+    if found is None:
+        return []
+    columns = [RUN_QUARTERS.c[name] for name in RunQuarter._fields]
+    is_since = RUN_QUARTERS.c.starts_s >= found.began_s - 2 * DAY_S  # by the index; days begin before their runs
+    of_run = select(*columns).where(is_since, RUN_QUARTERS.c.owner == found.id)
+    return [RunQuarter(*row) for row in connection.execute(of_run.order_by(RUN_QUARTERS.c.starts_s))]
 
 
 def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:

@@ -1,7 +1,7 @@
 """What a site has saved today, in seven days and in this month, read from its history now and then."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
 from typing import Final, NamedTuple
@@ -9,16 +9,18 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection
 
 from controller.history.energy_history.growth import day_of
-from controller.history.energy_history.reading import Period, RunFilter, run_parts
+from controller.history.energy_history.reading import MeanPower, Period, RunFilter, mean_powers, run_parts
 from controller.history.energy_history.report import Entry, entry_of
 from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
-from policies.vocabulary.units import DAY_S
+from policies.vocabulary.units import DAY_S, HOUR_S
 
 READ_TIMEOUT_S: Final = 10.0
 LONGER_S: Final = 900.0
 """A month takes half a second to read, a day a tenth of that: the longer times are read again after this time [s]."""
+POWERS_S: Final = 12 * HOUR_S
+"""Powers are of so long ago at most [s]."""
 WAIT_S: Final = 2.0
 """So long a page waits for the sums of a day that nobody has asked for yet [s]."""
 ASKED_S: Final = 600.0
@@ -36,6 +38,7 @@ class Sums(NamedTuple):
         today: the sum since then.
         week: of seven days.
         month: of this month.
+        powers: what all runs drew together in the last hours, by quarter-hours.
     """
 
     since_s: float
@@ -43,6 +46,7 @@ class Sums(NamedTuple):
     today: Entry
     week: Entry
     month: Entry
+    powers: Sequence[MeanPower] = ()
 
 
 class _Since(NamedTuple):
@@ -118,10 +122,12 @@ class SavedSums:
 
 def _sums(connection: Connection, *, since: _Since, known: Sums | None, now_s: float) -> Sums:
     periods = [Period(since.day_s, now_s)]
+    powers = mean_powers(connection, Period(now_s - POWERS_S, now_s))
     if known is None or not 0 <= now_s - known.longer_s < LONGER_S:
         periods += [Period(since_s, now_s) for since_s in (now_s - 7 * DAY_S, since.month_s)]
-        return Sums(since.day_s, now_s, *_entries(connection, periods))
-    return known._replace(today=_entries(connection, periods)[0])
+        today, week, month = _entries(connection, periods)
+        return Sums(since.day_s, now_s, today, week, month, powers)
+    return known._replace(today=_entries(connection, periods)[0], powers=powers)
 
 
 def _entries(connection: Connection, periods: list[Period]) -> list[Entry]:

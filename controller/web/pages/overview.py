@@ -33,7 +33,7 @@ from controller.web.pages.layout import (
     render_time,
 )
 from controller.web.pages.log import Line, line_limits, line_reason, log_lines
-from controller.web.pages.plan_chart import plan_chart
+from controller.web.pages.plan_chart import plan_chart, without_overhead
 from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
@@ -84,7 +84,7 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
         _saved_today(overview, n_running=len(running)),
         _power_now(overview.state, views, running),
         _gpus(views),
-        _grid_and_plan(overview.state, running, now_s, zone),
+        _grid_and_plan(overview, running, now_s, zone),
         _decisions(overview.state, now_s, zone),
         _runs(running, now_s, zone),
     ]
@@ -359,9 +359,15 @@ def _gpus(views: Sequence[GpuView]) -> Markup:
     return render_card("GPUs", render_tiles(views[:MAX_TILES]), more, note=note, link=("/gpus", "all GPUs"))
 
 
-def _grid_and_plan(state: SiteState, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
-    schedules = [run.schedule for run in running.values() if run.schedule is not None]
-    chart = plan_chart(first_signal(state), schedules, n_running=len(running), now_s=now_s, zone=zone)
+def _grid_and_plan(overview: Overview, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
+    chart = plan_chart(
+        first_signal(overview.state),
+        [without_overhead(run.schedule, run.energy) for run in running.values() if run.schedule is not None],
+        drawn=overview.sums.powers if overview.sums is not None else (),
+        n_running=len(running),
+        now_s=now_s,
+        zone=zone,
+    )
     return element("section", render_chart(chart, has_readout=True), class_="card wide")
 
 

@@ -1,17 +1,34 @@
 """The plan of a run below the signal of the grid, on one axis of time, as a chart."""
 
 import math
+from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
+from controller.history.energy_history.growth import QUARTER_S
+from controller.history.energy_history.reading import MeanPower, RunQuarter
 from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Rule, TimeAxis
 from controller.web.pages.layout import moment_text
-from controller.web.pages.plan_chart import AHEAD_S, BACK_S, signal_panel, signal_sentence
+from controller.web.pages.plan_chart import (
+    AHEAD_S,
+    BACK_S,
+    planned_power,
+    power_panel,
+    signal_panel,
+    signal_sentence,
+    without_overhead,
+)
 from controller.web.pages.words import is_pinned
 from publishers.messages.reports import GridSignal, RunEnergy, RunSchedule
 
 
 def plan_chart_of_run(
-    schedule: RunSchedule | None, record: RunEnergy | None, signal: GridSignal | None, *, now_s: float, zone: tzinfo
+    schedule: RunSchedule | None,
+    record: RunEnergy | None,
+    signal: GridSignal | None,
+    *,
+    quarters: Sequence[RunQuarter],
+    now_s: float,
+    zone: tzinfo,
 ) -> Chart:
     """Return the chart of 12 hours back and 24 ahead.
 
@@ -19,6 +36,7 @@ def plan_chart_of_run(
         schedule: of the run; None: it has no plan.
         record: the newest of the run.
         signal: of the grid; None: none is known.
+        quarters: what the run used, by quarter-hours.
         now_s: the time [Unix s].
         zone: of its axis.
     """
@@ -26,7 +44,13 @@ def plan_chart_of_run(
     if signal is not None:
         panels.append(signal_panel(signal, since_s=now_s - BACK_S, until_s=now_s + AHEAD_S, now_s=now_s))
         words.append(f"{signal.zone}: {signal_sentence(signal, now_s=now_s, zone=zone)}")
-    if schedule is not None and schedule.entries and schedule.until_s > now_s:
+    has_plan = schedule is not None and bool(schedule.entries) and schedule.until_s > now_s
+    drawn = list(_drawn(quarters, since_s=now_s - BACK_S))
+    plans = [without_overhead(schedule, record)] if schedule is not None and has_plan else []
+    starts_s, powers_w = planned_power(plans, now_s=now_s, until_s=now_s + AHEAD_S)
+    if drawn or powers_w:
+        panels.append(power_panel(drawn, starts_s, powers_w, whose="its GPUs", now_s=now_s, is_named=not panels))
+    if schedule is not None and has_plan:
         panels.append(_limit_panel(schedule, _prior_w(record), now_s, is_named=not panels))
     elif record is not None and is_pinned(record, now_s):
         until = moment_text(record.pinned_until_s or 0.0, now_s, zone)
@@ -36,6 +60,13 @@ def plan_chart_of_run(
     return Chart(
         title="The plan", words=" ".join(words), x_axis=TimeAxis(zone=zone), panels=panels, has_table=bool(panels)
     )
+
+
+def _drawn(quarters: Sequence[RunQuarter], *, since_s: float) -> Iterator[MeanPower]:
+    """Yield the mean power of the time in which the run was there, of each quarter-hour."""
+    for quarter in quarters:
+        if quarter.starts_s >= since_s and quarter.length_s == QUARTER_S and quarter.energy_j and quarter.duration_s:
+            yield MeanPower(quarter.starts_s, quarter.energy_j / quarter.duration_s)
 
 
 def _limit_panel(schedule: RunSchedule, prior_w: float | None, now_s: float, *, is_named: bool) -> Panel:

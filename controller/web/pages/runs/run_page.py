@@ -1,11 +1,11 @@
 """A run: how far it is, what was saved, how much slower it is of how much is allowed, its plan, its curve."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
 
-from controller.history.energy_history.reading import PastRun
+from controller.history.energy_history.reading import PastRun, RunQuarter
 from controller.history.energy_history.report import Part
 from controller.history.energy_history.sentence import how_counted
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
@@ -26,6 +26,7 @@ from controller.web.pages.overview import (
 from controller.web.pages.runs.curve import curve_chart
 from controller.web.pages.runs.plan import plan_chart_of_run
 from controller.web.pages.runs.runs_page import render_run_state, used_text, who
+from controller.web.pages.runs.slowdown import slowdown_chart
 from controller.web.pages.savings import run_entry, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
@@ -61,6 +62,7 @@ class RunView:
         record: the newest.
         past: what the history has; None: nothing, or it could not be asked.
         goes_on: whether it runs now, and is heard.
+        quarters: what it took and used, by quarter-hours; None: the history could not be asked.
     """
 
     key: RunKey
@@ -68,9 +70,17 @@ class RunView:
     record: RunEnergy | None
     past: PastRun | None
     goes_on: bool
+    quarters: Sequence[RunQuarter] | None = ()
 
 
-def run_view(state: SiteState, key: RunKey, past: PastRun | None, now_s: float) -> RunView | None:
+def run_view(
+    state: SiteState,
+    key: RunKey,
+    past: PastRun | None,
+    now_s: float,
+    *,
+    quarters: Sequence[RunQuarter] | None = (),
+) -> RunView | None:
     """Return a run, by what was heard or else by the history; None: neither knows it."""
     run = state.runs.get(key)
     if run is None and past is None:
@@ -79,7 +89,7 @@ def run_view(state: SiteState, key: RunKey, past: PastRun | None, now_s: float) 
     goes_on = run is not None and record is not None and record.state == "running" and run.is_heard(now_s)
     if record is None and past is not None:
         record = past.record
-    return RunView(key=key, run=run or RunState(), record=record, past=past, goes_on=goes_on)
+    return RunView(key=key, run=run or RunState(), record=record, past=past, goes_on=goes_on, quarters=quarters)
 
 
 def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -> str:
@@ -90,6 +100,7 @@ def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -
         _slower(view),
         *([_plan(view, state, now_s, zone), _now(view, state, now_s)] if view.goes_on else []),
         _curve(view),
+        *_slowdown(view, now_s, zone),
         _decisions(view, state, now_s, zone),
         *_how_counted(view),
     ]
@@ -234,8 +245,36 @@ def _now_facts(view: RunView, state: SiteState, now_s: float) -> Iterator[tuple[
 
 
 def _plan(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup:
-    chart = plan_chart_of_run(view.run.schedule, view.record, first_signal(state), now_s=now_s, zone=zone)
+    chart = plan_chart_of_run(
+        view.run.schedule,
+        view.record,
+        first_signal(state),
+        quarters=view.quarters or (),
+        now_s=now_s,
+        zone=zone,
+    )
     return element("section", render_chart(chart, has_readout=True), class_="card")
+
+
+def _slowdown(view: RunView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    """Yield the course of the slowdown, where it is known how slow the run has been."""
+    if view.record is None:
+        return
+    entry = run_entry(view.key, view.record)
+    if view.quarters is None and entry.slowdown_ci90_ratio is not None:
+        text = element("p", escaped("Not known: the history cannot be read now."), class_="second")
+        yield render_card("Slower since the start", text)
+        return
+    chart = slowdown_chart(
+        view.quarters or (),
+        entry,
+        view.run.schedule if view.goes_on else None,
+        heard_s=view.record.time_s or now_s,
+        now_s=now_s if view.goes_on else None,
+        zone=zone,
+    )
+    if chart is not None:
+        yield element("section", render_chart(chart, has_readout=True), class_="card")
 
 
 def _curve(view: RunView) -> Markup:
