@@ -1,6 +1,8 @@
 """Reads the rows of a history, in the transaction of a connection."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,6 +14,7 @@ from controller.history.energy_history.growth import (
     QUARTER_S,
     RUN_AMOUNTS,
     Amounts,
+    quarter_of,
 )
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus, with_evidence
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
@@ -21,6 +24,8 @@ from publishers.messages.topics import RunKey
 
 _RECORDS: Final = msgspec.json.Decoder(RunEnergy)
 """They were checked when they were written; a month may have tens of thousands."""
+_WHOLE_S: Final = 0.8 * QUARTER_S
+"""A run that was heard of for so long of a quarter-hour was there all the time: it is heard of now and then."""
 MAX_TOGETHER: Final = 4_096
 """Changes of limits of one moment, as when a site starts."""
 
@@ -59,6 +64,9 @@ class MeanPower(NamedTuple):
 
     starts_s: float
     power_w: float
+
+
+_QUARTER: Final = tuple(RUN_QUARTERS.c[name] for name in RunQuarter._fields)
 
 
 class PastRun(NamedTuple):
@@ -107,16 +115,36 @@ def _counts_once() -> ColumnElement[bool]:
 
 
 def mean_powers(connection: Connection, period: Period) -> list[MeanPower]:
-    """Return what all runs together drew in the quarter-hours that lie in a period, in their order.
+    """Return what all runs together drew in the quarter-hours that lie in a period, in their order."""
+    is_in = (RUN_QUARTERS.c.starts_s >= period.since_s) & (RUN_QUARTERS.c.starts_s + QUARTER_S <= period.until_s)
+    of_runs = select(RUN_QUARTERS.c.owner, *_QUARTER).where(
+        is_in, RUN_QUARTERS.c.owner.in_(select(RUNS.c.id).where(_counts_once()))
+    )
+    totals_w: dict[float, float] = {}
+    rows = connection.execute(of_runs.order_by(RUN_QUARTERS.c.owner, RUN_QUARTERS.c.starts_s))
+    for _, of_run in groupby(rows, key=lambda row: row.owner):
+        for starts_s, power_w in quarter_powers(RunQuarter(*quarter) for _, *quarter in of_run):
+            if starts_s >= period.since_s:
+                totals_w[starts_s] = totals_w.get(starts_s, 0.0) + power_w
+    return sorted(MeanPower(starts_s, power_w) for starts_s, power_w in totals_w.items())
 
-    A quarter-hour in which a run was first heard of holds all that it had used before: it counts as its mean power.
+
+def quarter_powers(quarters: Iterable[RunQuarter]) -> Iterator[MeanPower]:
+    """Yield what a run drew in each of its quarter-hours, which come in their order.
+
+    What one used is of those before it, too, which have no row: the run was not heard of in them. Merged ones are left
+    out.
     """
-    at = RUN_QUARTERS.c
-    power_w = func.sum(at.energy_j / case((at.duration_s > QUARTER_S, at.duration_s), else_=float(QUARTER_S)))
-    is_in = (at.starts_s >= period.since_s) & (at.starts_s + QUARTER_S <= period.until_s) & (at.length_s == QUARTER_S)
-    counted = at.owner.in_(select(RUNS.c.id).where(_counts_once()))
-    rows = connection.execute(select(at.starts_s, power_w).where(is_in, counted).group_by(at.starts_s))
-    return sorted(MeanPower(starts_s, mean_w) for starts_s, mean_w in rows if mean_w is not None)
+    end_s = -math.inf
+    for quarter in quarters:
+        used_s = quarter.duration_s or 0.0
+        if quarter.length_s != QUARTER_S or quarter.energy_j is None or used_s <= 0:
+            continue
+        begin_s = max(quarter_of(quarter.starts_s + QUARTER_S - max(used_s, 1.0)), end_s)
+        power_w = quarter.energy_j / (used_s if used_s >= _WHOLE_S else QUARTER_S)
+        for starts_s in range(int(min(begin_s, quarter.starts_s)), quarter.starts_s + 1, QUARTER_S):
+            yield MeanPower(starts_s, power_w)
+        end_s = quarter.starts_s + QUARTER_S
 
 
 def run_quarters(connection: Connection, key: RunKey) -> list[RunQuarter]:
@@ -125,9 +153,8 @@ def run_quarters(connection: Connection, key: RunKey) -> list[RunQuarter]:
     found = connection.execute(select(RUNS.c.id, RUNS.c.began_s).where(RUNS.c.node == "", *is_it)).first()
     if found is None:
         return []
-    columns = [RUN_QUARTERS.c[name] for name in RunQuarter._fields]
     is_since = RUN_QUARTERS.c.starts_s >= found.began_s - 2 * DAY_S  # by the index; days begin before their runs
-    of_run = select(*columns).where(is_since, RUN_QUARTERS.c.owner == found.id)
+    of_run = select(*_QUARTER).where(is_since, RUN_QUARTERS.c.owner == found.id)
     return [RunQuarter(*row) for row in connection.execute(of_run.order_by(RUN_QUARTERS.c.starts_s))]
 
 

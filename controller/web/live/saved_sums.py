@@ -1,10 +1,10 @@
 """What a site has saved today, in seven days and in this month, read from its history now and then."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
@@ -25,6 +25,7 @@ WAIT_S: Final = 2.0
 """So long a page waits for the sums of a day that nobody has asked for yet [s]."""
 ASKED_S: Final = 600.0
 """The sums of a zone that nobody has asked for so long are not read any more [s]."""
+Result = TypeVar("Result")
 MAX_ZONES: Final = 8
 """Beside the machine's own, those that were asked for last."""
 
@@ -38,7 +39,6 @@ class Sums(NamedTuple):
         today: the sum since then.
         week: of seven days.
         month: of this month.
-        powers: what all runs drew together in the last hours, by quarter-hours.
     """
 
     since_s: float
@@ -46,7 +46,6 @@ class Sums(NamedTuple):
     today: Entry
     week: Entry
     month: Entry
-    powers: Sequence[MeanPower] = ()
 
 
 class _Since(NamedTuple):
@@ -69,10 +68,12 @@ class SavedSums:
 
     Attributes:
         fault: why they could not be read the last time, a sentence; "": they could.
+        powers: what all runs drew together in the last hours, by quarter-hours.
     """
 
     def __init__(self, store: SiteStore) -> None:
         self.fault = ""
+        self.powers: Sequence[MeanPower] = ()
         self._store = store
         self._known: dict[_Since, Sums] = {}
         self._asked_s: dict[tzinfo, float] = {}
@@ -107,6 +108,9 @@ class SavedSums:
                 await self._read(since, now_s)
             if self.fault:
                 return
+        powers = partial(mean_powers, period=Period(now_s - POWERS_S, now_s))
+        found = await self._found(powers)
+        self.powers = self.powers if found is None else found
 
     def _zones(self, now_s: float) -> Iterator[tzinfo]:
         yield MACHINE_ZONE
@@ -114,20 +118,25 @@ class SavedSums:
 
     async def _read(self, since: _Since, now_s: float) -> None:
         work = partial(_sums, since=since, known=self._known.get(since), now_s=now_s)
+        found = await self._found(work)
+        if found is not None:
+            self._known[since] = found
+
+    async def _found(self, work: Callable[[Connection], Result]) -> Result | None:
+        """Return what is read; None: that failed, and why is said."""
         try:
-            self._known[since] = await self._store.read(work, timeout_s=READ_TIMEOUT_S)
+            return await self._store.read(work, timeout_s=READ_TIMEOUT_S)
         except (DatabaseVersionError, OSError) as error:
             self.fault = str(error) or f"the history did not answer in {READ_TIMEOUT_S:.0f} s"
+            return None
 
 
 def _sums(connection: Connection, *, since: _Since, known: Sums | None, now_s: float) -> Sums:
     periods = [Period(since.day_s, now_s)]
-    powers = mean_powers(connection, Period(now_s - POWERS_S, now_s))
     if known is None or not 0 <= now_s - known.longer_s < LONGER_S:
         periods += [Period(since_s, now_s) for since_s in (now_s - 7 * DAY_S, since.month_s)]
-        today, week, month = _entries(connection, periods)
-        return Sums(since.day_s, now_s, today, week, month, powers)
-    return known._replace(today=_entries(connection, periods)[0], powers=powers)
+        return Sums(since.day_s, now_s, *_entries(connection, periods))
+    return known._replace(today=_entries(connection, periods)[0])
 
 
 def _entries(connection: Connection, periods: list[Period]) -> list[Entry]:

@@ -7,6 +7,7 @@ from zlib import crc32
 
 import msgspec
 
+from controller.history.energy_history.reading import MeanPower
 from controller.history.energy_history.report import Entry
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
@@ -67,12 +68,14 @@ class Overview(NamedTuple):
         sums: what was saved; None: not known.
         sums_fault: why not, a sentence; "": not yet.
         troubles: what keeps this process from its work, a sentence each.
+        powers: what all runs drew together in the last hours, by quarter-hours.
     """
 
     state: SiteState
     sums: Sums | None
     sums_fault: str = ""
     troubles: Sequence[str] = ()
+    powers: Sequence[MeanPower] = ()
 
 
 def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
@@ -363,7 +366,7 @@ def _grid_and_plan(overview: Overview, running: dict[RunKey, RunState], now_s: f
     chart = plan_chart(
         first_signal(overview.state),
         [without_overhead(run.schedule, run.energy) for run in running.values() if run.schedule is not None],
-        drawn=overview.sums.powers if overview.sums is not None else (),
+        drawn=overview.powers,
         n_running=len(running),
         now_s=now_s,
         zone=zone,

@@ -1,11 +1,10 @@
 """The plan of a run below the signal of the grid, on one axis of time, as a chart."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 
-from controller.history.energy_history.growth import QUARTER_S
-from controller.history.energy_history.reading import MeanPower, RunQuarter
+from controller.history.energy_history.reading import RunQuarter, quarter_powers
 from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Rule, TimeAxis
 from controller.web.pages.layout import moment_text
 from controller.web.pages.plan_chart import (
@@ -45,7 +44,7 @@ def plan_chart_of_run(
         panels.append(signal_panel(signal, since_s=now_s - BACK_S, until_s=now_s + AHEAD_S, now_s=now_s))
         words.append(f"{signal.zone}: {signal_sentence(signal, now_s=now_s, zone=zone)}")
     has_plan = schedule is not None and bool(schedule.entries) and schedule.until_s > now_s
-    drawn = list(_drawn(quarters, since_s=now_s - BACK_S))
+    drawn = [power for power in quarter_powers(quarters) if power.starts_s >= now_s - BACK_S]
     plans = [without_overhead(schedule, record)] if schedule is not None and has_plan else []
     starts_s, powers_w = planned_power(plans, now_s=now_s, until_s=now_s + AHEAD_S)
     if drawn or powers_w:
@@ -60,13 +59,6 @@ def plan_chart_of_run(
     return Chart(
         title="The plan", words=" ".join(words), x_axis=TimeAxis(zone=zone), panels=panels, has_table=bool(panels)
     )
-
-
-def _drawn(quarters: Sequence[RunQuarter], *, since_s: float) -> Iterator[MeanPower]:
-    """Yield the mean power of the time in which the run was there, of each quarter-hour."""
-    for quarter in quarters:
-        if quarter.starts_s >= since_s and quarter.length_s == QUARTER_S and quarter.energy_j and quarter.duration_s:
-            yield MeanPower(quarter.starts_s, quarter.energy_j / quarter.duration_s)
 
 
 def _limit_panel(schedule: RunSchedule, prior_w: float | None, now_s: float, *, is_named: bool) -> Panel:

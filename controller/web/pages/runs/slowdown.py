@@ -103,21 +103,17 @@ def _marks(
         yield Rule(name="now", value=now_s, axis="x", colour="now")
     xs, ratios = zip(*known, strict=True)
     half_ratio = (entry.slowdown_ci90_ratio or 0.0) / (entry.slowdown_ratio or 1.0)  # errors add up, as in reports
-    yield Line(name="so far", xs=xs, ys=[_percent(ratio) for ratio in ratios], colour="power")
+    yield Line(name="so far", xs=xs, ys=[100 * (ratio - 1) for ratio in ratios], colour="power")
     yield Band(
         name="90 % interval",
         xs=xs,
-        lowers=[_percent(ratio * (1 - half_ratio)) for ratio in ratios],
-        uppers=[_percent(ratio * (1 + half_ratio)) for ratio in ratios],
+        lowers=[100 * (ratio * (1 - half_ratio) - 1) for ratio in ratios],
+        uppers=[100 * (ratio * (1 + half_ratio) - 1) for ratio in ratios],
         colour="power",
     )
     if ahead:
         xs, ratios = zip(known[-1], *ahead, strict=True)
-        yield Line(name="expected", xs=xs, ys=[_percent(ratio) for ratio in ratios], colour="power", dash="dashed")
+        yield Line(name="expected", xs=xs, ys=[100 * (ratio - 1) for ratio in ratios], colour="power", dash="dashed")
     if schedule is not None and schedule.max_slowdown_ratio is not None:
-        allowed = _percent(schedule.max_slowdown_ratio)
+        allowed = 100 * (schedule.max_slowdown_ratio - 1)
         yield Rule(name="allowed", value=allowed, axis="y", colour="prior", dash="dashed")
-
-
-def _percent(ratio: float) -> float:
-    return 100 * (ratio - 1)
