@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from controller.history.energy_history.growth import day_of
 from controller.history.energy_history.reading import MeanPower, Period, RunFilter, mean_powers, run_parts
-from controller.history.energy_history.report import Entry, entry_of
+from controller.history.energy_history.report import Entry, SavingPart, entry_of, saving_parts
 from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
@@ -39,6 +39,7 @@ class Sums(NamedTuple):
         today: the sum since then.
         week: of seven days.
         month: of this month.
+        parts: what the saving of today is made of, of the quantity that is told; none: not known.
     """
 
     since_s: float
@@ -46,6 +47,7 @@ class Sums(NamedTuple):
     today: Entry
     week: Entry
     month: Entry
+    parts: Sequence[SavingPart] = ()
 
 
 class _Since(NamedTuple):
@@ -133,11 +135,13 @@ class SavedSums:
 
 def _sums(connection: Connection, *, since: _Since, known: Sums | None, now_s: float) -> Sums:
     periods = [Period(since.day_s, now_s)]
-    if known is None or not 0 <= now_s - known.longer_s < LONGER_S:
+    has_longer = known is not None and 0 <= now_s - known.longer_s < LONGER_S
+    if not has_longer:
         periods += [Period(since_s, now_s) for since_s in (now_s - 7 * DAY_S, since.month_s)]
-        return Sums(since.day_s, now_s, *_entries(connection, periods))
-    return known._replace(today=_entries(connection, periods)[0])
-
-
-def _entries(connection: Connection, periods: list[Period]) -> list[Entry]:
-    return [entry_of("", parts) for parts in run_parts(connection, periods, RunFilter())]
+    of_today, *longer = run_parts(connection, periods, RunFilter())
+    today = entry_of("", of_today)
+    parts = saving_parts(of_today, "carbon_g" if today.saved_carbon_g is not None else "cost")
+    if known is not None and has_longer:
+        return known._replace(today=today, parts=parts)
+    week, month = (entry_of("", of_period) for of_period in longer)
+    return Sums(since.day_s, now_s, today, week, month, parts)

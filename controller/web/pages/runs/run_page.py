@@ -27,7 +27,7 @@ from controller.web.pages.runs.curve import curve_chart
 from controller.web.pages.runs.plan import plan_chart_of_run
 from controller.web.pages.runs.runs_page import render_run_state, used_text, who
 from controller.web.pages.runs.slowdown import slowdown_chart
-from controller.web.pages.savings import run_entry, slower_text, told_saving
+from controller.web.pages.savings import PART_NAMES, run_entry, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
@@ -45,11 +45,6 @@ from publishers.training.reporting.amounts import power_text
 
 N_LINES: Final = 30
 """Of the log, on this page."""
-_SPLIT: Final = (
-    ("better limit", "saved_better_limit_ratio", "saved_better_limit_ci90_ratio"),
-    ("following the grid", "saved_following_ratio", "saved_following_ci90_ratio"),
-    ("measuring", "saved_measuring_ratio", "saved_measuring_ci90_ratio"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +172,10 @@ def _saved(view: RunView) -> Markup:
 
 def _split(record: RunEnergy) -> Iterator[Markup]:
     """Yield what the saving is made of, where each part is known to a point."""
-    parts = [(name, getattr(record, ratio), getattr(record, half)) for name, ratio, half in _SPLIT]
+    parts = [
+        (name, getattr(record, f"saved_{part}_ratio"), getattr(record, f"saved_{part}_ci90_ratio"))
+        for part, name in PART_NAMES.items()
+    ]
     if any(ratio is None or half is None for _, ratio, half in parts):
         return
     yield render_facts((name, escaped(_share_text(ratio, half))) for name, ratio, half in parts)
