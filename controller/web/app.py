@@ -204,7 +204,7 @@ class Site:
 
     async def _overview(self, zone: tzinfo) -> Overview:
         sums = await self._sums.asked(self._clock.now_s(), zone) if self._is_open.is_set() else None
-        return Overview(self._state, sums, self._sums.fault, self.troubles())
+        return Overview(self._state, sums, self._sums.fault, self.troubles(), self._sums.powers)
 
     def troubles(self) -> list[str]:
         """Return what keeps it from its work, a sentence each; empty when all is well."""

@@ -8,8 +8,9 @@ import pytest
 
 from controller.history.energy_history.reading import PastRun
 from controller.web.live.site_state import RunState
-from controller.web.pages.run import curve_chart, later_text, render_run, run_view
-from controller.web.pages.runs import render_runs
+from controller.web.pages.runs.curve import curve_chart
+from controller.web.pages.runs.run_page import later_text, render_run, run_view
+from controller.web.pages.runs.runs_page import render_runs
 from publishers.messages.reports import ProfileEntry, ProfileReport, RunEnergy, RunSchedule
 from publishers.messages.topics import RunKey
 from tests.controller.history.energy_history.records import run_record
