@@ -213,7 +213,7 @@ class BusOrders:
         elif isinstance(owner, str):
             raise RequestRefusedError("bad_order", "a run is paused, not a GPU: order it of the run")
         elif order.action == "pause":
-            self._pauses.pause(owner, why=order.why, by=by, for_s=order.for_s)
+            self._pauses.pause(owner, why=order.why, by=by, for_s=self._pause_s(order))
         else:
             self._pauses.resume(owner, why=order.why, by=by)
         key = owner, subject_of(order)
@@ -222,6 +222,19 @@ class BusOrders:
             self._answer(owner, former.order, "failed", "replaced", f"{by} has ordered something else: {order.action}")
         self._waiting[key] = _Waiting(order, self._clock.monotonic_ns())
         self._is_waiting.set()
+
+    def _pause_s(self, order: Order) -> float | None:
+        """Return for how long a pause is ordered [s]; None: as long as the training allows.
+
+        Raises:
+            RequestRefusedError: its time has passed.
+        """
+        if order.until_s is None or order.for_s is not None:
+            return order.for_s
+        left_s = order.until_s - self._clock.now_s()
+        if left_s <= 0:
+            raise RequestRefusedError("bad_time", f"until_s = {order.until_s:.0f} has passed")
+        return left_s
 
     def _follow(self, owner: PinOwner, subject: Subject) -> None:
         """Answer an order that has taken effect, or cannot, or has ended."""

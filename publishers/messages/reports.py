@@ -374,9 +374,9 @@ class Order(Message, frozen=True, kw_only=True):
     """What an operator orders of a run, or of a GPU and each run that has it.
 
     It is never retained, and obeyed within a minute of `time_s` or not at all. `pin` holds all GPUs of the run at
-    `power_limit_w` until `until_s`; `release` ends that. `pause` asks a run that is pausable to wait, for `for_s` at
-    most; `resume` ends that. `by` is who orders it, as the sender says; who may send it is the broker's to say. The
-    answer carries the same `correlation`.
+    `power_limit_w` until `until_s`; `release` ends that. `pause` asks a run that is pausable to wait, for `for_s` or
+    until `until_s`; `resume` ends that. `by` is who orders it, as the sender says; who may send it is the broker's to
+    say. The answer carries the same `correlation`.
     """
 
     time_s: TimeS

@@ -244,18 +244,21 @@ async def test_a_pause_is_done_when_the_training_waits_and_a_resume_when_it_goes
 async def test_a_pause_that_does_not_come_about_is_answered_with_its_reason(tmp_path: Path) -> None:
     bench = OrderBench(tmp_path)
     async with bench.hearing(**PAUSABLE):
+        now_s = bench.clock.now_s()
         bench.pause(for_s=301.0)
-        assert bench.reasons() == [("refused", "too_long")]
+        bench.pause(correlation="o-1b", for_s=None, until_s=now_s + 301.0)
+        bench.pause(correlation="o-1c", for_s=None, until_s=now_s - 1.0)
+        assert bench.reasons() == [("refused", "too_long"), ("refused", "too_long"), ("refused", "bad_time")]
         bench.pause(correlation="o-2")
         bench.pause(correlation="o-3", for_s=60.0)
-        assert bench.reasons()[1:] == [("failed", "replaced")]
+        assert bench.reasons()[3:] == [("failed", "replaced")]
         bench.pauses.pause(KEY, why="", by="bob", for_s=None)
         await bench.train(1)
         assert bench.results()[-1].detail == "bob has asked for another pause"
         bench.pauses.resume(KEY, why="", by="bob")
         bench.pause(correlation="o-4", for_s=None)
         await bench.train(round(BEGIN_TIMEOUT_S) + 3)
-        assert bench.reasons()[3:] == [("failed", "ended")]
+        assert bench.reasons()[5:] == [("failed", "ended")]
         assert "has not paused within" in bench.results()[-1].detail
         assert bench.state().state == "none", "no pause pins anything"
 
