@@ -10,9 +10,9 @@ from controller.ports import pin_fault, why_fault
 from controller.runtime.typed_time import time_s
 from publishers.messages.reports import Order
 
-Action = Literal["pin", "release"]
+Action = Literal["pin", "release", "pause", "resume"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
-NEEDS_TIME: Final = frozenset({"pin"})
+NEEDS_TIME: Final = frozenset({"pin", "pause"})
 """Actions that end by themselves, at a time that a person says."""
 MAX_NAME: Final = 40
 """Characters of the name that somebody signs in with."""
@@ -78,6 +78,8 @@ def read_order(
     until_s = _until_s(fields.get("until", ""), now_s, zone, faults) if action in NEEDS_TIME else None
     if limit_w is not None and until_s is not None and (fault := pin_fault(limit_w, until_s, now_s=now_s)) is not None:
         faults.append(_sentence(fault[1]))
+    elif until_s is not None and until_s <= now_s:
+        faults.append("The time until when has passed.")
     if (fault := why_fault(why)) is not None:
         faults.append(_sentence(fault[1]))
     return OrderForm(action, why, limit_w, until_s) if len(faults) == n_before else None

@@ -10,7 +10,7 @@ from controller.runtime.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.hands.order_form import NEEDS_TIME, Action, OrderForm
 from controller.web.hands.preview import known_curve, preview_pin, prior_power_limit_w, speed_ratio
-from controller.web.hands.sent_orders import ANSWER_S, SentOrder
+from controller.web.hands.sent_orders import SentOrder
 from controller.web.live.site_state import RunState
 from controller.web.pages.layout import State, moment_text, render_card, render_facts, render_page, render_state
 from controller.web.pages.overview import render_pin
@@ -24,9 +24,24 @@ SIGN_IN: Final = "/sign-in"
 SIGN_OUT: Final = "/sign-out"
 ORDER_ID: Final = "order"
 """Of the element that a script shows in a dialog."""
-TITLES: Final[Mapping[Action, str]] = {"pin": "Pin the limit of", "release": "Release the limit of"}
-_VERBS: Final[Mapping[Action, str]] = {"pin": "Pin it", "release": "Release it"}
-_TIME_HINT: Final = "18:00, +2h30m, or 2026-11-29T18:00; seven days ahead at most"
+_TITLES: Final[Mapping[str, str]] = {
+    "pin": "Pin the limit of",
+    "release": "Release the limit of",
+    "pause": "Pause",
+    "resume": "Resume",
+}
+_VERBS: Final[Mapping[Action, str]] = {
+    "pin": "Pin it",
+    "release": "Release it",
+    "pause": "Pause it",
+    "resume": "Resume it",
+}
+_PAUSE: Final = (
+    ": it waits after an iteration, as soon as all its ranks are there, keeps its memory and its place on the GPUs,"
+    " which draw little meanwhile, and ends that much later. It goes on by itself then, or sooner if its own bound is"
+    " lower. A training that cannot be paused refuses."
+)
+_RESUME: Final = "If it is paused, it goes on at once, and its plan does not pause it again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +126,7 @@ def render_order(page: OrderPage, *, now_s: float, zone: tzinfo) -> str:
         data_ask="",
     )
     will = element("div", *_will(page, now_s, zone), id="will", aria_live="polite")
-    title = f"{TITLES[page.action]} {page.key.job}"
+    title = f"{_TITLES[page.action]} {page.key.job}"
     facts = render_facts(_facts(page, now_s, zone))
     card = render_card(title, facts, ask, will, *_choices(page), id_=ORDER_ID)
     return _page(title, [card], now_s, zone, shows_title=False)
@@ -132,7 +147,7 @@ def render_sent(sent: SentOrder, record: RunEnergy | None, *, is_overdue: bool, 
     )
     back = element("a", escaped("Back to the run"), href=run_path(sent.key))
     links = element("p", joined([again, back] if is_open else [back], " · "))
-    title = f"{TITLES[sent.order.action]} {sent.key.job}"
+    title = f"{_TITLES[sent.order.action]} {sent.key.job}"
     pending = element("span", data_pending=sent_path(sent.order.correlation)) if is_open else NOTHING
     card = render_card(title, render_facts(facts), links, pending, id_=ORDER_ID)
     return _page(title, [card], now_s, zone, shows_title=False)
@@ -170,7 +185,9 @@ def _fields(page: OrderPage) -> Iterator[Markup]:
             "limit", "Limit of each GPU, in W", hint, inputmode="decimal", required="", value=fields.get("limit", "")
         )
     if page.action in NEEDS_TIME:
-        yield from _field("until", "Until", _TIME_HINT, required="", value=fields.get("until", ""))
+        most = "; seven days ahead at most" if page.action == "pin" else ""
+        hint = f"18:00, +2h30m, or 2026-11-29T18:00{most}"
+        yield from _field("until", "Until", hint, required="", value=fields.get("until", ""))
     hint = f"for everybody who looks, and the log; {MAX_WHY} characters at most"
     yield from _field("why", "Why", hint, required="", maxlength=f"{MAX_WHY}", value=fields.get("why", ""))
 
@@ -187,21 +204,29 @@ def _will(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[Markup]:
 
 
 def _effect(page: OrderPage, form: OrderForm, now_s: float, zone: tzinfo) -> Iterator[Markup]:
-    record = page.run.energy
-    if form.action == "pin" and form.power_limit_w is not None and form.until_s is not None:
-        seen = preview_pin(
-            page.run,
-            power_limit_w=form.power_limit_w,
-            duration_s=form.until_s - now_s,
-            min_power_limit_w=page.min_power_limit_w,
-        )
-        told = sentence_of(seen)
-        yield escaped(f"{told[:1].upper()}{told[1:]}, until {moment_text(form.until_s, now_s, zone)}.")
-        yield escaped(" All its GPUs have this limit, whatever its plan says; the pin ends by itself, or with the run.")
-    elif record is None or not is_pinned(record, now_s):
-        yield escaped("Its limit is not pinned, as far as is known here: nothing changes.")
-    else:
-        yield joined([escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")])
+    record, until = page.run.energy, moment_text(form.until_s or 0.0, now_s, zone)
+    match form.action:
+        case "pin":
+            seen = preview_pin(
+                page.run,
+                power_limit_w=form.power_limit_w or 0.0,
+                duration_s=(form.until_s or 0.0) - now_s,
+                min_power_limit_w=page.min_power_limit_w,
+            )
+            told = sentence_of(seen)
+            yield escaped(
+                f"{told[:1].upper()}{told[1:]}. All its GPUs are held there until {until}, whatever its plan says."
+            )
+        case "release" if record is not None and is_pinned(record, now_s):
+            yield joined(
+                [escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")]
+            )
+        case "release":
+            yield escaped("Its limit is not pinned, as far as is known here: nothing changes.")
+        case "pause":
+            yield escaped(f"The training is paused until {until} at the latest{_PAUSE}")
+        case "resume":
+            yield escaped(_RESUME)
 
 
 def _choices(page: OrderPage) -> Iterator[Markup]:
@@ -234,7 +259,7 @@ def _outcome(sent: SentOrder, *, is_overdue: bool) -> tuple[State, str]:
                 return "error", f"not in force: {detail}"
     if is_overdue:
         return "warning", (
-            f"no answer within {ANSWER_S:g} s: the controller of this run hears no orders over the bus"
+            "no answer in time: the controller of this run hears no orders over the bus"
             " (orders.over_bus), or the broker's rules do not let the user of this page send them"
         )
     return "measuring", "asked for; the node has not read it back yet"

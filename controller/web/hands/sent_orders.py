@@ -15,6 +15,8 @@ from publishers.shared.recent_dict import RecentDict
 
 ANSWER_S: Final = 90.0
 """A node reads back within a minute; what has not been answered after this was not heard [s]."""
+PAUSE_ANSWER_S: Final = 660.0
+"""A training may be within an iteration for ten minutes before it pauses [s]."""
 MAX_SENT: Final = 256
 MAX_RESULT_BYTES: Final = 8 << 10
 
@@ -71,7 +73,8 @@ class SentOrders:
 
     def is_overdue(self, sent: SentOrder) -> bool:
         """Return whether no answer is awaited any more."""
-        return sent.result is None and self._clock.now_s() - sent.order.time_s > ANSWER_S
+        answer_s = PAUSE_ANSWER_S if sent.order.action == "pause" else ANSWER_S
+        return sent.result is None and self._clock.now_s() - sent.order.time_s > answer_s
 
     def take(self, topic: str, payload: bytes) -> None:
         """Take an answer, the first to each order."""

@@ -47,8 +47,8 @@ from publishers.training.reporting.amounts import power_text
 
 N_LINES: Final = 30
 """Of the log, on this page."""
-_ORDERS: Final = {"pin": "pin its limit"}
-_PINNED_ORDERS: Final = {"release": "release its limit", "pin": "pin another limit"}
+_ORDERS: Final = {"pin": "pin its limit", "pause": "pause it", "resume": "resume it"}
+_PINNED_ORDERS: Final = {"release": "release its limit", **_ORDERS, "pin": "pin another limit"}
 _SPLIT: Final = (
     ("better limit", "saved_better_limit_ratio", "saved_better_limit_ci90_ratio"),
     ("following the grid", "saved_following_ratio", "saved_following_ci90_ratio"),
