@@ -21,7 +21,7 @@ from controller.runtime.clock import Clock, SystemClock, next_tick_s
 from controller.web.config import WebConfig, WebSettings
 from controller.web.hands.routes import Hands
 from controller.web.hands.sent_orders import SentOrders
-from controller.web.intake import SiteIntake
+from controller.web.live.intake import SiteIntake
 from controller.web.live.saved_sums import READ_TIMEOUT_S, SavedSums
 from controller.web.live.site_state import MAX_DECISIONS, SiteState
 from controller.web.pages.overview import Overview

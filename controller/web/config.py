@@ -33,8 +33,8 @@ class WebSettings(Section, frozen=True, kw_only=True):
     sign_in_to_read: bool = False
     tls_cert_file: str = ""
     tls_key_file: str = ""
-    trusted_proxies: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
-    server_names: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    trusted_proxies: Annotated[list[str], Meta(max_length=16)] = msgspec.field(default_factory=list)
+    server_names: Annotated[list[str], Meta(max_length=16)] = msgspec.field(default_factory=list)
 
 
 class WebConfig(Section, frozen=True, kw_only=True):

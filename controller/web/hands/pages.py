@@ -96,14 +96,14 @@ def render_sign_in(*, code: str, then: str, fault: str, now_s: float, zone: tzin
         action=SIGN_IN,
         class_="fields",
     )
-    return _page("Sign in", [render_card("With a token", said, form)], now_s, zone)
+    return _page("Sign in", [render_card("With a token", said, form)], now_s, zone, current=SIGN_IN)
 
 
 def render_signed_in(name: str, *, code: str, now_s: float, zone: tzinfo) -> str:
     """Return the page of somebody who is signed in, and may sign out, HTML."""
     words = element("p", escaped("You are signed in as "), element("bdi", escaped(name)), escaped("."))
     card = render_card("Signed in", words, _button_form(SIGN_OUT, {"code": code}, "Sign out"))
-    return _page("Signed in", [card], now_s, zone)
+    return _page("Signed in", [card], now_s, zone, current=SIGN_IN)
 
 
 def render_refusal(title: str, detail: str, *, link: tuple[str, str] | None, now_s: float, zone: tzinfo) -> str:
@@ -153,9 +153,17 @@ def render_sent(sent: SentOrder, record: RunEnergy | None, *, is_overdue: bool, 
     return _page(title, [card], now_s, zone, shows_title=False)
 
 
-def _page(title: str, parts: Sequence[Markup], now_s: float, zone: tzinfo, *, shows_title: bool = True) -> str:
+def _page(
+    title: str,
+    parts: Sequence[Markup],
+    now_s: float,
+    zone: tzinfo,
+    *,
+    shows_title: bool = True,
+    current: str = "/runs",
+) -> str:
     return render_page(
-        title, current="/runs", parts=parts, now_s=now_s, zone=zone, shows_title=shows_title, follows=False
+        title, current=current, parts=parts, now_s=now_s, zone=zone, shows_title=shows_title, follows=False
     )
 
 
@@ -214,9 +222,7 @@ def _effect(page: OrderPage, form: OrderForm, now_s: float, zone: tzinfo) -> Ite
                 min_power_limit_w=page.min_power_limit_w,
             )
             told = sentence_of(seen)
-            yield escaped(
-                f"{told[:1].upper()}{told[1:]}. All its GPUs are held there until {until}, whatever its plan says."
-            )
+            yield escaped(f"{told[:1].upper()}{told[1:]}. It is held there until {until}, whatever its plan says.")
         case "release" if record is not None and is_pinned(record, now_s):
             yield joined(
                 [escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")]

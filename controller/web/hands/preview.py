@@ -21,13 +21,14 @@ def preview_pin(
     """Return what a pin would do, as far as that is known here; the node may know it better, and clamps again.
 
     Args:
-        run: what was heard of the run.
+        run: what was heard of the run; of one on several nodes the power is of the node that decides.
         power_limit_w: the limit of each GPU [W].
         duration_s: for how long [s].
         min_power_limit_w: the lowest limit that its GPUs may have [W].
     """
     record = run.energy
-    n_gpus, prior_w = (record.n_gpus, prior_power_limit_w(record)) if record is not None else (0, None)
+    prior_w = prior_power_limit_w(record) if record is not None else None
+    n_gpus = run.profile.n_gpus if run.profile is not None else record.n_gpus if record is not None else 0
     limit_w = max(min(power_limit_w, prior_w or math.inf), min_power_limit_w)
     schedule = run.schedule
     seen = PinPreview(

@@ -105,11 +105,12 @@ class Hands:
         """Return the routes; none where nobody signs in."""
         if self._tokens is None:
             return []
-        limit, waiting = ConcurrencyLimit(n_at_once=4, n_waiting=16), ConcurrencyLimit(n_at_once=64, n_waiting=0)
+        signing = ConcurrencyLimit(n_at_once=32, n_waiting=32)  # more than one address may send slowly at once
+        limit, waiting = ConcurrencyLimit(n_at_once=8, n_waiting=16), ConcurrencyLimit(n_at_once=64, n_waiting=0)
         routes = [
-            self._route("signInPage", "GET", SIGN_IN, self._sign_in_page, limit),
-            self._route("signIn", "POST", SIGN_IN, self._sign_in, limit),
-            self._route("signOut", "POST", SIGN_OUT, self._sign_out, limit),
+            self._route("signInPage", "GET", SIGN_IN, self._sign_in_page, signing),
+            self._route("signIn", "POST", SIGN_IN, self._sign_in, signing),
+            self._route("signOut", "POST", SIGN_OUT, self._sign_out, signing),
         ]
         if self._sent is not None:
             path = "/run/{user}/{job}/{run}/order"
@@ -257,11 +258,11 @@ class Hands:
 
     async def _order(self, request: web.Request, approach: Approach) -> web.Response:
         session, key = await self._session(request, approach), _key_of(request)
+        if session is None:  # before the body is read: nobody else may keep those waiting who are signed in
+            link = f"{SIGN_IN}?then={_quoted(run_path(key))}", "Sign in"
+            raise _RefusedError(HTTPStatus.FORBIDDEN, "You are not signed in any more; nothing was ordered.", link)
         fields = await self._read(request)
         action = _action_of(fields)
-        if session is None:
-            link = f"{SIGN_IN}?then={order_path(key, action)}", "Sign in"
-            raise _RefusedError(HTTPStatus.FORBIDDEN, "You are not signed in any more; nothing was ordered.", link)
         correlation = fields.get("correlation", "")
         self._check(fields, self._session_id(request, approach), f"{order_path(key)}\n{correlation}")
         self._run_of(key, session)

@@ -389,6 +389,7 @@ async def test_a_body_that_is_no_small_form_is_refused(
     body: bytes, headers: dict[str, str], status: int, tmp_path: Path
 ) -> None:
     async with browsing(tmp_path) as browser:
+        await browser.sign_in()
         headers = {"Content-Type": "application/x-www-form-urlencoded"} | headers
         for path in ("/sign-in", ORDER):
             await browser.post(path, body, **headers)
@@ -486,7 +487,7 @@ async def test_what_there_is_not_is_said_on_a_page(path: str, status: int, tmp_p
 
 
 async def test_behind_a_trusted_proxy_the_cookie_is_for_tls_alone(tmp_path: Path) -> None:
-    async with browsing(tmp_path, trusted_proxies=("::1",), server_names=("power.example",)) as browser:
+    async with browsing(tmp_path, trusted_proxies=["::1"], server_names=["power.example"]) as browser:
         browser.headers = dict(HTTPS)
         await browser.get("/sign-in")
         for status, fields in ((200, {}), (303, {"token": OPERATOR})):
@@ -508,13 +509,13 @@ async def test_behind_a_trusted_proxy_the_cookie_is_for_tls_alone(tmp_path: Path
 @pytest.mark.parametrize(
     ("headers", "trusted", "why"),
     [
-        ({"X-Forwarded-Proto": "https"}, (), UNKNOWN_PROXY),
-        ({"X-Forwarded-Proto": "http"}, ("::1",), NOT_SAID),
-        ({"Via": "1.1 x"}, ("10.0.0.1",), UNKNOWN_PROXY),
+        ({"X-Forwarded-Proto": "https"}, [], UNKNOWN_PROXY),
+        ({"X-Forwarded-Proto": "http"}, ["::1"], NOT_SAID),
+        ({"Via": "1.1 x"}, ["10.0.0.1"], UNKNOWN_PROXY),
     ],
 )
 async def test_where_a_token_could_be_read_on_the_way_nobody_signs_in(
-    headers: dict[str, str], trusted: tuple[str, ...], why: str, tmp_path: Path
+    headers: dict[str, str], trusted: list[str], why: str, tmp_path: Path
 ) -> None:
     async with browsing(tmp_path, trusted_proxies=trusted) as browser:
         await browser.sign_in()
