@@ -259,17 +259,18 @@ class _App:
             "router": router.run(),
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
-            **self._orders(bus, router),
+            **self._orders(bus, router, pauses),
             "http": server.run(),
         }
 
-    def _orders(self, bus: Bus, router: Router) -> Workers:
+    def _orders(self, bus: Bus, router: Router, pauses: RunPauses) -> Workers:
         """Return what ends pins, and what hears orders over the bus, where the operator has switched that on."""
         workers: Workers = {"pins": self._pins.run()}
         if not self._node.config.orders.over_bus:
             return workers
         orders = BusOrders(
             self._pins,
+            pauses,
             node=self._node.config.node.name,
             bus=bus,
             topics=self._topics,

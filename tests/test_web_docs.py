@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from controller.web.app import Site
-from controller.web.config import WebConfig
+from controller.web.config import WebConfig, WebSettings
 from controller.web.store import SqliteStore
 from gridchase.cli.verb import command_line
 from publishers.messages.topics import Topics
@@ -34,12 +34,14 @@ def test_the_unit_file_starts_the_process_as_a_user_without_privilege() -> None:
     assert f"--user-group {unit['User']}" in DEPLOY
 
 
-async def test_the_rules_of_the_broker_let_it_read_what_it_hears_and_write_nothing() -> None:
-    bus, config = FakeBus(), WebConfig()
+async def test_the_rules_of_the_broker_let_it_read_what_it_hears_and_write_orders_alone() -> None:
+    bus, config = FakeBus(), WebConfig(web=WebSettings(orders=True))
     store = SqliteStore(Path("unused"), topics=Topics(), config=config.retention)
     Site(config, bus=bus, store=store, topics=Topics(), clock=LoopClock())
     rules = RULES.split("user web\n")[1].splitlines()
-    assert rules == [f"topic read {topic_filter}" for topic_filter in bus.filters]
+    orders = Topics().run_filter("set")
+    reads = [f"topic read {topic_filter}" for topic_filter in bus.filters]
+    assert sorted(rules) == sorted([*reads, f"topic write {orders}"])
 
 
 def test_what_the_unit_file_says_it_does_not_set_is_not_set() -> None:

@@ -1,22 +1,23 @@
-"""Orders that operators send over the bus: to pin the limit of a run, or of a GPU, and to release it.
+"""Orders that operators send over the bus: to pin the limit of a run, or of a GPU, and to pause a run; and their ends.
 
 Who may send one is the broker's to say: its rules let operators alone write `…/set`. So orders are heard only where
 the operator of the node has switched them on, on a broker that takes none from whoever has no password: that is looked
 at before, and none is heard until it is known. An order is answered, on
-`…/set/result`, when the GPUs have been read back, or with why it is refused. One that is retained, old, or sent too
-often is not obeyed.
+`…/set/result`, when the GPUs have been read back, when the training says that it waits or goes on, or with why it is
+refused. One that is retained, old, or sent too often is not obeyed.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from controller.errors import PinRefusedError
+from controller.errors import RequestRefusedError
 from controller.orders.open_door import OPEN_DOOR
 from controller.orders.pins import RunPins
-from controller.ports import Bus, PinOwner, PinState
-from controller.runtime.clock import Clock
+from controller.ports import Bus, Pauses, PauseState, PinOwner, PinState
+from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
 from publishers.messages.topics import Topics
@@ -33,6 +34,8 @@ ORDERS_PER_MIN: Final = 10.0
 """Of one run."""
 MAX_REMEMBERED: Final = 256
 """Answers that are given again to an order that comes twice, and runs whose orders are counted."""
+RESUME_S: Final = 60.0
+"""An order to resume has failed where the training has not said within this that it goes on."""
 RETAINED: Final = "a retained order is not obeyed: publish it without the retain flag, and clear this one"
 
 
@@ -48,11 +51,27 @@ class Answer(NamedTuple):
     enforced_power_limit_w: float | None = None
 
 
+Subject = Literal["limit", "pause"]
+
+
+def subject_of(order: Order) -> Subject:
+    """Return what an order is about: of two orders about the same the later one counts."""
+    return "pause" if order.action in {"pause", "resume"} else "limit"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An order that is not answered yet, and when it was obeyed [ns]."""
+
+    order: Order
+    since_ns: int
+
+
 class BusOrders:
     """Obeys the orders about the runs that this node leads, and about its GPUs.
 
     Args:
-        pins: the pins of the runs.
+        pins, pauses: those of the runs.
         node: this node.
         bus: where orders come from.
         topics: the topics below the configured root.
@@ -64,6 +83,7 @@ class BusOrders:
     def __init__(
         self,
         pins: RunPins,
+        pauses: Pauses,
         *,
         node: str,
         bus: Bus,
@@ -73,6 +93,7 @@ class BusOrders:
         are_open_to_anybody: Callable[[], Awaitable[bool | None]],
     ) -> None:
         self._pins = pins
+        self._pauses = pauses
         self._node = node
         self._bus = bus
         self._topics = topics
@@ -82,8 +103,8 @@ class BusOrders:
         self._fault_log = FaultLog(_LOGGER, recovered="orders over the bus are heard", log_changes=False)
         self._buckets: RecentDict[PinOwner, TokenBucket] = RecentDict(MAX_REMEMBERED)
         self._answered: RecentDict[tuple[PinOwner, str], OrderResult] = RecentDict(MAX_REMEMBERED)
-        self._waiting: dict[PinOwner, Order] = {}
-        """The pin that each run or GPU was ordered last, until it has been read back."""
+        self._waiting: dict[tuple[PinOwner, Subject], _Waiting] = {}
+        """What each run or GPU was ordered last, until it is so."""
         self._is_waiting = asyncio.Event()
 
     async def run(self) -> None:
@@ -99,8 +120,8 @@ class BusOrders:
         try:
             while True:
                 await self._is_waiting.wait()
-                for key in list(self._waiting):
-                    self._follow(key)
+                for owner, subject in list(self._waiting):
+                    self._follow(owner, subject)
                 if not self._waiting:
                     self._is_waiting.clear()
                 await self._clock.sleep_until(self._clock.now_s() + TICK_S)
@@ -159,10 +180,10 @@ class BusOrders:
 
     def _obey(self, owner: PinOwner, order: Order) -> None:
         """Do what an order says, or refuse it; one that comes twice is answered twice, and obeyed once."""
-        waiting, former = self._waiting.get(owner), self._answered.get((owner, order.correlation))
+        former, waiting = self._answered.get((owner, order.correlation)), self._waiting.get((owner, subject_of(order)))
         if former is not None:
             self._send(owner, former)
-        if former is not None or (waiting is not None and waiting.correlation == order.correlation):
+        if former is not None or (waiting is not None and waiting.order.correlation == order.correlation):
             return
         age_s = self._clock.now_s() - order.time_s
         if abs(age_s) > MAX_AGE_S:
@@ -171,41 +192,64 @@ class BusOrders:
             self._answer(owner, order, "refused", "stale", detail)
             return
         try:
-            self._do(owner, order, by=f"{order.by} over the bus")
-        except PinRefusedError as refusal:
+            self._do(owner, order, by=_sender(order))
+        except RequestRefusedError as refusal:
             self._answer(owner, order, "refused", refusal.reason, str(refusal))
 
     def _do(self, owner: PinOwner, order: Order, *, by: str) -> None:
         """Do what an order says.
 
         Raises:
-            PinRefusedError: the run refuses it.
+            RequestRefusedError: the run refuses it.
         """
         if order.action == "release":
             state = self._pins.release(owner, why=order.why, by=by)
             self._answer(owner, order, "done", "released", state.ended_because)
             return
-        if order.power_limit_w is None or order.until_s is None:
-            raise PinRefusedError("bad_order", "a pin needs power_limit_w and until_s")
-        self._pins.pin(owner, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
-        former = self._waiting.get(owner)
+        if order.action == "pin":
+            if order.power_limit_w is None or order.until_s is None:
+                raise RequestRefusedError("bad_order", "a pin needs power_limit_w and until_s")
+            self._pins.pin(owner, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
+        elif isinstance(owner, str):
+            raise RequestRefusedError("bad_order", "a run is paused, not a GPU: order it of the run")
+        elif order.action == "pause":
+            self._pauses.pause(owner, why=order.why, by=by, for_s=self._pause_s(order))
+        else:
+            self._pauses.resume(owner, why=order.why, by=by)
+        key = owner, subject_of(order)
+        former = self._waiting.get(key)
         if former is not None:
-            self._answer(owner, former, "failed", "replaced", f"{by} has pinned another limit")
-        self._waiting[owner] = order
+            self._answer(owner, former.order, "failed", "replaced", f"{by} has ordered something else: {order.action}")
+        self._waiting[key] = _Waiting(order, self._clock.monotonic_ns())
         self._is_waiting.set()
 
-    def _follow(self, owner: PinOwner) -> None:
-        """Answer a pin that has been read back, or cannot be set, or has ended."""
-        order = self._waiting[owner]
+    def _pause_s(self, order: Order) -> float | None:
+        """Return for how long a pause is ordered [s]; None: as long as the training allows.
+
+        Raises:
+            RequestRefusedError: its time has passed.
+        """
+        if order.until_s is None or order.for_s is not None:
+            return order.for_s
+        left_s = order.until_s - self._clock.now_s()
+        if left_s <= 0:
+            raise RequestRefusedError("bad_time", f"until_s = {order.until_s:.0f} has passed")
+        return left_s
+
+    def _follow(self, owner: PinOwner, subject: Subject) -> None:
+        """Answer an order that has taken effect, or cannot, or has ended."""
+        waiting = self._waiting[owner, subject]
         try:
-            state = self._pins.state_of(owner)
-        except PinRefusedError as refusal:
-            answer: Answer | None = Answer("failed", refusal.reason, str(refusal))
-        else:
-            answer = answer_of(order, state)
+            if subject == "pause" and not isinstance(owner, str):
+                waited_s = (self._clock.monotonic_ns() - waiting.since_ns) / NS_PER_S
+                answer = answer_of_pause(waiting.order, self._pauses.state_of(owner), waited_s=waited_s)
+            else:
+                answer = answer_of(waiting.order, self._pins.state_of(owner))
+        except RequestRefusedError as refusal:
+            answer = Answer("failed", refusal.reason, str(refusal))
         if answer is not None:
-            self._answer(owner, order, *answer)
-            del self._waiting[owner]
+            self._answer(owner, waiting.order, *answer)
+            del self._waiting[owner, subject]
 
     def _answer(
         self,
@@ -229,6 +273,7 @@ class BusOrders:
             power_limit_w=order.power_limit_w,
             enforced_power_limit_w=enforced_power_limit_w,
             until_s=order.until_s,
+            for_s=order.for_s,
         )
         self._answered[owner, order.correlation] = result
         self._send(owner, result)
@@ -257,3 +302,25 @@ def answer_of(order: Order, state: PinState) -> Answer | None:
         case "failed":
             return Answer("failed", "not_in_force", state.detail or "it was not read back in time")
     return None
+
+
+def answer_of_pause(order: Order, state: PauseState, *, waited_s: float) -> Answer | None:
+    """Return what to answer to an order to pause or resume after some time [s]; None: the training has not said yet."""
+    is_replaced = bool(state.by) and (state.by, state.why) != (_sender(order), order.why)
+    match order.action, state.state:
+        case _, "asked" | "paused" if is_replaced or (state.by and order.action == "resume"):
+            return Answer("failed", "replaced", f"{state.by} has asked for another pause")
+        case "pause", "paused":
+            return Answer("done", "paused", f"paused for {state.ends_in_s or 0.0:.0f} s more at most")
+        case "pause", "running":
+            return Answer("failed", "ended", state.ended_because)
+        case "resume", "running":
+            return Answer("done", "resumed", "the training goes on")
+        case "resume", _ if waited_s > RESUME_S:
+            return Answer("failed", "still_paused", f"still paused {waited_s:.0f} s after it was told to go on")
+    return None
+
+
+def _sender(order: Order) -> str:
+    """Return who has sent an order, as it is told of him."""
+    return f"{order.by} over the bus"

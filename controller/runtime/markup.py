@@ -21,7 +21,7 @@ NO_BREAK: Final = "\u00a0"
 """A space before a unit, at which no line breaks."""
 _SPACES: Final = re.compile("([\u00a0\u202f\n])")
 """Spaces that pages use and terminals do not: no-break, between thousands, new line."""
-_VOID: Final = frozenset({"meta", "br", "link"})
+_VOID: Final = frozenset({"meta", "br", "link", "input"})
 
 
 def escaped(text: str) -> Markup:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import tzinfo
 from pathlib import Path
+from ssl import Purpose, SSLContext, SSLError, create_default_context
 from typing import Final
 
 from controller.errors import ConfigError
@@ -17,8 +18,10 @@ from controller.history.energy_history.reading import decisions
 from controller.history.energy_history.recorder import HistoryRecorder
 from controller.ports import Bus
 from controller.runtime.clock import Clock, SystemClock, next_tick_s
-from controller.web.config import WebConfig
-from controller.web.intake import SiteIntake
+from controller.web.config import WebConfig, WebSettings
+from controller.web.hands.routes import Hands
+from controller.web.hands.sent_orders import SentOrders
+from controller.web.live.intake import SiteIntake
 from controller.web.live.saved_sums import READ_TIMEOUT_S, SavedSums
 from controller.web.live.site_state import MAX_DECISIONS, SiteState
 from controller.web.pages.overview import Overview
@@ -79,10 +82,11 @@ async def run_web(
     faults: list[str] = []
     topics = Topics(config.bus.root)
     bus, store = _bus(config.bus, topics, faults), _store(config, topics, faults)
-    if bus is None or store is None:
+    tls = _tls(config.web, faults)
+    if bus is None or store is None or faults:
         raise ConfigError(faults)
     _LOGGER.info("gridchase web %s: history %s, bus %s", version, store.name, config.bus.url)
-    site = Site(config, bus=bus, store=store, topics=topics, clock=SystemClock())
+    site = Site(config, bus=bus, store=store, topics=topics, clock=SystemClock(), tls=tls)
     async with bus:
         await site.run(stop, started)
 
@@ -97,6 +101,7 @@ class Site:
         topics: those below the configured root.
         clock: the time of what is published.
         viewers_clock: the time of the viewers, where that is another one.
+        tls: how connections to the pages are encrypted; None: they are not.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class Site:
         topics: Topics,
         clock: Clock,
         viewers_clock: Clock | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         self._bus = bus
         self._is_open = asyncio.Event()  # set once the history was written to
@@ -120,6 +126,11 @@ class Site:
         self._sums = SavedSums(store)
         self._clock = clock
         self._stream = live_stream(self._state, clock=clock, viewers_clock=viewers_clock or clock)
+        sent = SentOrders(bus, topics, clock) if config.web.orders else None
+        if sent is not None:
+            sent.subscribe()
+        self._takes_orders = sent is not None
+        hands = Hands(config.web, state=self._state, sent=sent, clock=clock)
         quotas = bus.quotas
         gauges = Gauges(
             connected=lambda: bus.connected,
@@ -134,10 +145,15 @@ class Site:
         )
         self._server = HttpServer(
             [
-                *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
-                *live_routes(self._stream, state=self._state, clock=clock),
-                *overview_routes(self._overview, state=self._state, clock=clock),
-                *page_routes(self._state, store, clock=clock),
+                *hands.routes(),
+                *hands.guarded(
+                    [
+                        *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+                        *live_routes(self._stream, state=self._state, clock=clock),
+                        *overview_routes(self._overview, state=self._state, clock=clock),
+                        *page_routes(self._state, store, clock=clock, takes_orders=self._takes_orders),
+                    ]
+                ),
             ],
             host=config.web.host,
             port=config.web.port,
@@ -145,6 +161,8 @@ class Site:
             to_problem=to_problem,
             max_connections=MAX_CONNECTIONS,
             section="web",
+            names=config.web.server_names,
+            tls=tls,
         )
 
     async def run(self, stop: asyncio.Event, started: Callable[[str], None] = lambda _: None) -> None:
@@ -204,7 +222,8 @@ class Site:
 
     async def _overview(self, zone: tzinfo) -> Overview:
         sums = await self._sums.asked(self._clock.now_s(), zone) if self._is_open.is_set() else None
-        return Overview(self._state, sums, self._sums.fault, self.troubles(), self._sums.powers)
+        powers, takes_orders = self._sums.powers, self._takes_orders
+        return Overview(self._state, sums, self._sums.fault, self.troubles(), powers, takes_orders=takes_orders)
 
     def troubles(self) -> list[str]:
         """Return what keeps it from its work, a sentence each; empty when all is well."""
@@ -228,6 +247,20 @@ def _bus(config: BusConfig, topics: Topics, faults: list[str]) -> MqttClient | N
     except ValueError as error:
         faults.append(str(error))
     return None
+
+
+def _tls(web: WebSettings, faults: list[str]) -> SSLContext | None:
+    """Return how connections are encrypted; None: they are not, or not so."""
+    if not web.tls_cert_file:
+        return None
+    try:
+        context = create_default_context(Purpose.CLIENT_AUTH)
+        context.load_cert_chain(web.tls_cert_file, web.tls_key_file, password="")  # nobody is asked for one
+    except (SSLError, OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        faults.append(f"web.tls_cert_file, web.tls_key_file: cannot be used: {why}")
+        return None
+    return context
 
 
 def _store(config: WebConfig, topics: Topics, faults: list[str]) -> SiteStore | None:

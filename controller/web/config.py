@@ -1,6 +1,7 @@
 """The configuration of `gridchase web`: frozen records, defaults that work; `deploy/web.toml` shows every key."""
 
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +16,25 @@ from publishers.shared.toml_config import Section, load_sections, redacted_repr
 
 
 class WebSettings(Section, frozen=True, kw_only=True):
-    """Where HTTP is served; port 0 takes a free one, -1 none. Where the history is; "": SQLite in `state_dir`."""
+    """Where HTTP is served; port 0 takes a free one, -1 none. Where the history is; "": SQLite in `state_dir`.
+
+    `orders` lets whoever has a token of `token_file` order what runs do; `sign_in_to_read` shows the pages to nobody
+    else. `tls_cert_file` and `tls_key_file` encrypt; `trusted_proxies` are addresses and networks of proxies that tell
+    how they were reached, and `server_names` the names by which they ask a loopback address.
+    """
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=-1, le=65_535)] = 9323
     database: str = ""
     password_file: str = ""
     state_dir: str = ""
+    orders: bool = False
+    token_file: str = ""
+    sign_in_to_read: bool = False
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    trusted_proxies: Annotated[list[str], Meta(max_length=16)] = msgspec.field(default_factory=list)
+    server_names: Annotated[list[str], Meta(max_length=16)] = msgspec.field(default_factory=list)
 
 
 class WebConfig(Section, frozen=True, kw_only=True):
@@ -60,3 +73,28 @@ def _faults(config: WebConfig) -> Iterator[str]:
         yield f"web.password_file = {web.password_file!r}: is only for postgresql://"
     elif web.password_file and (fault := file_fault(web.password_file)):
         yield f"web.password_file = {web.password_file!r}: {fault}"
+    yield from _access_faults(config)
+
+
+def _access_faults(config: WebConfig) -> Iterator[str]:
+    web = config.web
+    if web.orders and not config.bus.username:
+        yield "web.orders = true: needs bus.username: the broker's rules say which user may send orders"
+    for key in ("orders", "sign_in_to_read"):
+        if getattr(web, key) and not web.token_file:
+            yield f"web.{key} = true: needs web.token_file, the tokens that people sign in with"
+    if bool(web.tls_cert_file) != bool(web.tls_key_file):
+        yield "web.tls_cert_file, web.tls_key_file: need each other"
+    for key in ("token_file", "tls_cert_file", "tls_key_file"):
+        path = getattr(web, key)
+        if path and (fault := file_fault(path)):
+            yield f"web.{key} = {path!r}: {fault}"
+    yield from filter(None, map(_proxy_fault, web.trusted_proxies))
+
+
+def _proxy_fault(proxy: str) -> str:
+    try:
+        ip_network(proxy)
+    except ValueError as error:
+        return f"web.trusted_proxies: {proxy!r}: must be an address, or a network as 10.0.0.0/24: {error}"
+    return ""

@@ -15,7 +15,9 @@ from controller.web.routes import ReportRequest
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\
-What the runs and GPUs of a site have used and saved. Whoever reaches it may read; nothing can be written.
+What the runs and GPUs of a site have used and saved. Whoever reaches it may read; with `web.sign_in_to_read`, whoever
+has a token of `web.token_file` (`Authorization: Bearer TOKEN`), or a session of the page. Nothing can be written here:
+orders are given on the page, as forms.
 
 All times are Unix seconds, durations seconds, energies joules, carbon grams.
 """
@@ -25,6 +27,7 @@ _API: Final = Api(
     port=9323,
     problems={
         400: "A parameter is not what this document says.",
+        401: "With `web.sign_in_to_read`: the token is missing, or is not known.",
         403: "A browser asks a loopback address by its name.",
         503: "The history cannot be read now, or too many are asking: ask again.",
     },
@@ -46,16 +49,17 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "events": Operation(
         summary="What has changed, as server-sent events: at once, then once a second at most, and a heartbeat",
         path="/v1/events",
+        problems=(401,),
         content_type="text/event-stream",
     ),
-    "state": Operation(summary="What the pages show now", path="/v1/state", answer=LiveValues),
+    "state": Operation(summary="What the pages show now", path="/v1/state", answer=LiveValues, problems=(401,)),
     "report": Operation(
         summary="What was used and saved, by job, user, day, run, GPU or node",
         path="/v1/report",
         answer=Report,
         query=ReportRequest,
         other_content_types=("text/csv",),
-        problems=(400,),
+        problems=(400, 401),
     ),
 }
 """What is served, by the name of its route."""

@@ -17,7 +17,7 @@ from controller.web.charts.style import CHARTS, COLOURS, FIGURES, TABLES, THEMES
 from publishers.shared.http.server import Route
 
 POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'none';"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self';"
     " frame-ancestors 'none'; base-uri 'none'"
 )
 """No script or style but our own files, neither in elements nor in attributes."""
@@ -52,7 +52,7 @@ def page_response(request: web.Request, page: str, *, status: HTTPStatus = HTTPS
     response = _compressed(request, page.encode(), "text/html")
     response.set_status(status.value)
     response.headers["Vary"] += ", Cookie"
-    response.headers.update({"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"})
+    response.headers.update({"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"})
     return response
 
 

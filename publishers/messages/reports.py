@@ -367,15 +367,16 @@ class Command(Message, frozen=True, kw_only=True):
     for_s: Amount | None = None
 
 
-OrderAction = Literal["pin", "release"]
+OrderAction = Literal["pin", "release", "pause", "resume"]
 
 
 class Order(Message, frozen=True, kw_only=True):
     """What an operator orders of a run, or of a GPU and each run that has it.
 
     It is never retained, and obeyed within a minute of `time_s` or not at all. `pin` holds all GPUs of the run at
-    `power_limit_w` until `until_s`; `release` ends that. `by` is who orders it, as the sender says; who may send it is
-    the broker's to say. The answer carries the same `correlation`.
+    `power_limit_w` until `until_s`; `release` ends that. `pause` asks a run that is pausable to wait, for `for_s` or
+    until `until_s`; `resume` ends that. `by` is who orders it, as the sender says; who may send it is the broker's to
+    say. The answer carries the same `correlation`.
     """
 
     time_s: TimeS
@@ -385,10 +386,14 @@ class Order(Message, frozen=True, kw_only=True):
     why: Annotated[str, Meta(max_length=120)] = ""
     power_limit_w: PowerW | None = None
     until_s: TimeS | None = None
+    for_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
 
 
 class OrderResult(Message, frozen=True, kw_only=True):
-    """What has become of an order: `done` once it was read back; `reason` is a stable code, `detail` a sentence."""
+    """What has become of an order; `reason` is a stable code, `detail` a sentence.
+
+    It is `done` once the GPUs were read back, or the training says that it waits, or goes on.
+    """
 
     time_s: TimeS
     user: Text | None = None
@@ -404,6 +409,7 @@ class OrderResult(Message, frozen=True, kw_only=True):
     power_limit_w: PowerW | None = None
     enforced_power_limit_w: PowerW | None = None
     until_s: TimeS | None = None
+    for_s: Amount | None = None
 
 
 HEARD: Final = "heard"

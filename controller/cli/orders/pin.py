@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 from controller.cli.orders.arguments import add_run, find_owner, print_state, wait_for
 from controller.cli.orders.client import OrderClient, RunState
-from controller.cli.orders.values import power_w, time_s
+from controller.cli.orders.values import power_w
 from controller.config import load_config
 from controller.errors import ConfigError
 from controller.runtime.machine_zone import MachineZone
+from controller.runtime.typed_time import time_s
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

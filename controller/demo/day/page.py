@@ -20,7 +20,7 @@ from controller.ports import Bus
 from controller.runtime.clock import SystemClock
 from controller.web.app import Site
 from controller.web.config import WebConfig, WebSettings
-from controller.web.intake import site_filters
+from controller.web.live.intake import site_filters
 from controller.web.store import SqliteStore
 from publishers.messages.topics import Topics
 from publishers.mqtt.client import MqttClient

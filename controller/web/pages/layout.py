@@ -25,7 +25,14 @@ _WEEK: Final = timedelta(days=7)
 
 
 def render_page(
-    title: str, *, current: str, parts: Iterable[Markup], now_s: float, zone: tzinfo, shows_title: bool = True
+    title: str,
+    *,
+    current: str,
+    parts: Iterable[Markup],
+    now_s: float,
+    zone: tzinfo,
+    shows_title: bool = True,
+    follows: bool = True,
 ) -> str:
     """Return a page, HTML.
 
@@ -36,6 +43,7 @@ def render_page(
         now_s: the time [Unix s].
         zone: that times are shown in.
         shows_title: whether the heading is seen, not only heard.
+        follows: whether a script may read the page again.
     """
     head = element(
         "head",
@@ -46,14 +54,17 @@ def render_page(
         element("link", rel="stylesheet", href="/static/page.css"),
         element("script", src="/static/theme.js"),
         element("script", src="/static/page.js", defer=""),
+        element("script", src="/static/orders.js", defer=""),
     )
     heading = element("h1", escaped(title), class_=None if shows_title else "unseen")
-    follows = None if current in PAST_PAGES else ""
+    is_live = follows and current not in PAST_PAGES
     body = element(
         "body",
         element("a", escaped("To the content"), class_="skip", href="#main"),
         _header(current, now_s, zone),
-        element("main", heading, joined(parts, "\n"), id="main", data_follows=follows, data_zone=_key(zone)),
+        element(
+            "main", heading, joined(parts, "\n"), id="main", data_follows="" if is_live else None, data_zone=_key(zone)
+        ),
         _footer(now_s, zone),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

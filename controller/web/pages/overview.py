@@ -1,6 +1,6 @@
 """The first page: what is wrong, what was saved today, power now, GPUs, the grid and the plan, decisions, runs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -41,6 +41,7 @@ from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
     is_pinned,
+    order_path,
     percent_text,
     range_text,
     release_words,
@@ -70,6 +71,7 @@ class Overview(NamedTuple):
         sums_fault: why not, a sentence; "": not yet.
         troubles: what keeps this process from its work, a sentence each.
         powers: what all runs drew together in the last hours, by quarter-hours.
+        takes_orders: whether pins can be ended here.
     """
 
     state: SiteState
@@ -77,6 +79,7 @@ class Overview(NamedTuple):
     sums_fault: str = ""
     troubles: Sequence[str] = ()
     powers: Sequence[MeanPower] = ()
+    takes_orders: bool = False
 
 
 def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
@@ -111,7 +114,7 @@ def _alerts(
     wrong = [
         render_state("warning", text) for text in (*overview.troubles, *_wrong(overview.state, views, now_s, zone))
     ]
-    found = [*wrong, *_pins(running, now_s, zone)]
+    found = [*wrong, *_pins(running, now_s, zone, takes_orders=overview.takes_orders)]
     if not found:
         return
     shown = [element("li", thing) for thing in found[:MAX_ALERTS]]
@@ -124,7 +127,7 @@ def _alerts(
     )
 
 
-def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Iterator[Markup]:
+def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo, *, takes_orders: bool) -> Iterator[Markup]:
     """Yield each pin: at which limit, until when, by whom and why; how its run stands, and how the pin is ended."""
     for key, run in running.items():
         energy = run.energy
@@ -141,8 +144,10 @@ def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Iterat
             class_="state pinned",
         )
         unmet = f"Not in force: {short_reason(energy.reason or '')}." if not is_in_force and energy.reason else ""
-        words = " ".join(filter(None, (unmet, _so_far(key, energy), "To end it, on its node: ")))
-        yield joined([pin, element("div", escaped(words), render_release(key), class_="note")])
+        end = "To end it:" if takes_orders else "To end it, on its node:"
+        words = " ".join(filter(None, (unmet, _so_far(key, energy), end)))
+        release = render_order_links(key, {"release": "release it"}) if takes_orders else render_release(key)
+        yield joined([pin, element("div", escaped(f"{words} "), release, class_="note")])
 
 
 def render_pin(energy: RunEnergy, now_s: float, zone: tzinfo) -> Markup:
@@ -164,6 +169,12 @@ def render_pinned_by(energy: RunEnergy) -> Markup:
 def render_release(key: RunKey) -> Markup:
     """Return the command that ends a pin."""
     return element("code", joined([element("span", escaped(words)) for words in release_words(key)], " "))
+
+
+def render_order_links(key: RunKey, words: Mapping[str, str]) -> Markup:
+    """Return links to where a run is ordered about, by the action; a script opens them in a dialog."""
+    links = (element("a", escaped(each), href=order_path(key, action), data_order="") for action, each in words.items())
+    return joined(links, " · ")
 
 
 def _so_far(key: RunKey, energy: RunEnergy) -> str:

@@ -49,10 +49,11 @@ class LogQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class _Pages:
     """Answers with pages."""
 
-    def __init__(self, state: SiteState, store: SiteStore, clock: Clock) -> None:
+    def __init__(self, state: SiteState, store: SiteStore, clock: Clock, *, takes_orders: bool) -> None:
         self._state = state
         self._store = store
         self._clock = clock
+        self._takes_orders = takes_orders
 
     async def _read(self, work: Callable[[Connection], Result]) -> Result:
         return await self._store.read(work, timeout_s=READ_TIMEOUT_S)
@@ -70,7 +71,7 @@ class _Pages:
             past = await self._read(lambda connection: past_run(connection, key))
         with suppress(OSError, DatabaseVersionError):
             quarters = await self._store.read(lambda connection: run_quarters(connection, key), timeout_s=COURSE_S)
-        view = run_view(self._state, key, past, now_s, quarters=quarters)
+        view = run_view(self._state, key, past, now_s, quarters=quarters, takes_orders=self._takes_orders)
         if view is None:
             detail = f"No run {key} is known. The history keeps runs as long as its configuration says."
             raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_run", detail)
@@ -132,15 +133,19 @@ class _Pages:
         return page_response(request, page, status=status)
 
 
-def page_routes(state: SiteState, store: SiteStore, *, clock: Clock) -> list[Route]:
+def page_routes(state: SiteState, store: SiteStore, *, clock: Clock, takes_orders: bool = False) -> list[Route]:
     """Return the routes.
 
     Args:
         state: what is known of the site.
         store: the history; one that is slow or away costs these pages an answer 503, and others nothing.
         clock: the time.
+        takes_orders: whether people can order here what runs do.
     """
-    pages, limit = _Pages(state, store, clock), ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
+    pages, limit = (
+        _Pages(state, store, clock, takes_orders=takes_orders),
+        ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING),
+    )
     made = {
         "/run/{user}/{job}/{run}": ("run", "/runs", pages.run),
         "/runs": ("runs", "/runs", pages.runs),

@@ -122,3 +122,8 @@ def _numbers(change: LimitChange) -> Iterator[str]:
 def run_path(key: RunKey) -> str:
     """Return where the page of a run is."""
     return "/run/" + "/".join(quote(name, safe="") for name in key)
+
+
+def order_path(key: RunKey, action: str = "") -> str:
+    """Return where an action on a run is ordered; without an action, where the order is sent to."""
+    return f"{run_path(key)}/order" + (f"?action={action}" if action else "")

@@ -1,9 +1,10 @@
-"""What a request says: names in its path, its query, its body in JSON."""
+"""What a request says: names in its path, its query, its body in JSON or of a form."""
 
 import asyncio
 import re
 from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from aiohttp import web
@@ -12,6 +13,9 @@ from msgspec import Meta
 from publishers.shared.http.problems import ProblemError, invalid_request
 
 JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+MAX_FIELDS: Final = 16
+"""Of a form."""
 BODY_TIMEOUT_S: Final = 10.0
 """For the body of a request, once its header is there [s]."""
 _IN_THREAD_BYTES: Final = 64 << 10
@@ -72,13 +76,7 @@ async def read_json(request: web.Request, kind: type[Value], *, max_bytes: int, 
     Raises:
         ProblemError: it is not JSON, says so itself, is too long, comes too slowly, or does not match the type.
     """
-    _check_content_type(request)
-    try:
-        async with asyncio.timeout(timeout_s):
-            raw = await _read_body(request, max_bytes=max_bytes)
-    except TimeoutError as error:
-        detail = f"the body has not arrived within {timeout_s:g} s"
-        raise ProblemError(HTTPStatus.REQUEST_TIMEOUT, "slow_body", detail) from error
+    raw = await _read_raw(request, JSON, max_bytes=max_bytes, timeout_s=timeout_s)
     try:
         if len(raw) > _IN_THREAD_BYTES:
             return await asyncio.to_thread(_decode, raw, kind)
@@ -87,6 +85,33 @@ async def read_json(request: web.Request, kind: type[Value], *, max_bytes: int, 
         raise invalid_request(f"body: {error}") from error
     except RecursionError as error:
         raise invalid_request("body: is nested too deeply") from error
+
+
+async def read_form(request: web.Request, *, max_bytes: int, timeout_s: float) -> dict[str, str]:
+    """Return the fields of a form that a browser has sent.
+
+    Raises:
+        ProblemError: it is no form, says so itself, is too long, comes too slowly, or has a field twice.
+    """
+    raw = await _read_raw(request, FORM, max_bytes=max_bytes, timeout_s=timeout_s)
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError as error:
+        raise invalid_request("body: is no form in UTF-8, or has too many fields") from error
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise invalid_request("body: a field stands twice in the form")
+    return fields
+
+
+async def _read_raw(request: web.Request, content_type: str, *, max_bytes: int, timeout_s: float) -> bytes:
+    _check_content_type(request, content_type)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read_body(request, max_bytes=max_bytes)
+    except TimeoutError as error:
+        detail = f"the body has not arrived within {timeout_s:g} s"
+        raise ProblemError(HTTPStatus.REQUEST_TIMEOUT, "slow_body", detail) from error
 
 
 def _decode(raw: bytes, kind: type[Value]) -> Value:
@@ -112,13 +137,14 @@ def _with_integers(value: Any) -> Any:  # noqa: ANN401 — a JSON value
             return value
 
 
-def _check_content_type(request: web.Request) -> None:
+def _check_content_type(request: web.Request, expected: str) -> None:
     charset, encoding = request.charset or "utf-8", request.headers.get("Content-Encoding", "identity")
-    if request.content_type == JSON and charset.lower() in {"utf-8", "utf8"} and encoding.lower() == "identity":
+    if request.content_type == expected and charset.lower() in {"utf-8", "utf8"} and encoding.lower() == "identity":
         return
     sent = f"{request.headers.get('Content-Type', 'nothing')[:80]!r}, {encoding[:80]!r}"
-    detail = f"sent is {sent}: must be Content-Type: {JSON}, in UTF-8, not compressed"
-    raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail, headers={"Accept": JSON})
+    detail = f"sent is {sent}: must be Content-Type: {expected}, in UTF-8, not compressed"
+    headers = {"Accept": expected}
+    raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail, headers=headers)
 
 
 async def _read_body(request: web.Request, *, max_bytes: int) -> bytes:

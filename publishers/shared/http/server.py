@@ -9,11 +9,12 @@ import asyncio
 import logging
 import socket
 from asyncio.trsock import TransportSocket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
+from ssl import SSLContext
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from publishers.shared.http.connections import BACKLOG, Connections, affordable
+from publishers.shared.http.connections import BACKLOG, HEADER_TIMEOUT_S, Connections, affordable
 from publishers.shared.http.problems import PROBLEM, ProblemError, unavailable
 from publishers.shared.http.requests import JSON
 
@@ -126,6 +127,8 @@ class HttpServer:
         count: called with the name of the route (`none` where there is none) and the status of each answer.
         max_connections: how many there may be at once, where there are enough file descriptors.
         section: of the configuration that has host and port, for the log.
+        names: by which requests may ask a loopback address, beside its own: those of a proxy before it.
+        tls: how connections are encrypted; None: they are not.
 
     Attributes:
         is_local: whether it listens on loopback addresses alone; False until that is known.
@@ -142,11 +145,15 @@ class HttpServer:
         count: Callable[[str, int], None] = lambda _name, _status: None,
         max_connections: int = MAX_CONNECTIONS,
         section: str = "http",
+        names: Collection[str] = (),
+        tls: SSLContext | None = None,
     ) -> None:
         self.is_local = False
         self._section = section
         self._routes = {(route.method, route.path): route for route in routes}
         self._host = host
+        self._names = {"localhost", host.lower(), *(name.lower() for name in names)}
+        self._tls = tls
         self._port = port
         self._title = title
         self._to_problem = to_problem
@@ -196,7 +203,12 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         try:
             return await loop.create_server(
-                lambda: self._connections.accept(handlers), self._host, self._port, backlog=BACKLOG
+                lambda: self._connections.accept(handlers),
+                self._host,
+                self._port,
+                backlog=BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HEADER_TIMEOUT_S,
             )
         except OSError as error:
             keys = f"{self._section}.host, {self._section}.port"
@@ -206,7 +218,8 @@ class HttpServer:
     def _url(self, addresses: Sequence[tuple[str, int]]) -> str:
         self.is_local = all(is_loopback(address[0]) for address in addresses)
         host, port = addresses[0][:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         _LOGGER.info("%s: served at %s", self._title, url)
         return url
 
@@ -285,7 +298,7 @@ class HttpServer:
             raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_host", detail)
 
     def _is_own_name(self, name: str) -> bool:
-        return name in {"localhost", self._host.lower()} or _is_address(name)
+        return name in self._names or _is_address(name)
 
 
 def is_loopback(address: str) -> bool:

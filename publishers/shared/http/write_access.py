@@ -55,10 +55,12 @@ class WriteTokens:
     Args:
         path: the file.
         operator: who has the tokens that are no user's, for the log.
+        setting: of the configuration that names the file, for the log.
     """
 
-    def __init__(self, path: Path, *, operator: str = OPERATOR) -> None:
+    def __init__(self, path: Path, *, operator: str = OPERATOR, setting: str = "http.token_file") -> None:
         self._path = path
+        self._setting = setting
         self._operator = operator
         self._stamp: tuple[int, int, int, int] | None = None
         self._owners: tuple[tuple[bytes, Writer], ...] = ()
@@ -75,8 +77,11 @@ class WriteTokens:
 
         All tokens are compared, as hashes, in a time that does not depend on how much is right.
         """
+        return self.owner_of_digest(digest_of(token))
+
+    def owner_of_digest(self, digest: bytes) -> Writer | None:
+        """Return whose a token is, by its digest; None where it is not there any more."""
         self._refresh()
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         owners = [owner for known, owner in self._owners if hmac.compare_digest(known, digest)]
         return owners[0] if owners else None
 
@@ -96,15 +101,20 @@ class WriteTokens:
         self._log.report(f"no token for writes over HTTP: {fault}" if fault else "")
 
     def _read(self) -> Iterator[tuple[bytes, Writer]]:
-        lines = read_secret_file("http.token_file", str(self._path)).splitlines()
+        lines = read_secret_file(self._setting, str(self._path)).splitlines()
         for number, line in enumerate(map(str.strip, lines), start=1):
             if not line or line.startswith("#"):
                 continue
             name, token = (part.strip() for part in line.rpartition(":")[::2])
             if _TOKEN.match(token):
-                yield hashlib.sha256(token.encode()).digest(), Writer(name or self._operator, name or None)
+                yield digest_of(token), Writer(name or self._operator, name or None)
             else:
                 _LOGGER.warning("%s, line %d: not a token: only A-Z a-z 0-9 - . _ ~ + / allowed", self._path, number)
+
+
+def digest_of(token: str) -> bytes:
+    """Return what a token is known by."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 class WriteAccess:

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from controller.config import load_config
 from controller.errors import ConfigError
-from controller.orders.bus_orders import MAX_AGE_S, ORDERS_PER_MIN, PROBE_PERIOD_S, BusOrders
+from controller.orders.bus_orders import MAX_AGE_S, ORDERS_PER_MIN, PROBE_PERIOD_S, RESUME_S, BusOrders
+from controller.orders.pauses import BEGIN_TIMEOUT_S, RunPauses
 from controller.ports import Hold
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Order, OrderResult
 from publishers.messages.topics import RunKey
-from tests.controller.messages import rank_status
+from tests.controller.messages import BOOT_ID, rank_status
+from tests.controller.orders.test_pauses import PAUSABLE
 from tests.controller.orders.test_pins import PinBench
 from tests.controller.runs.router_bench import NODE, TOPICS, limit_state
 from tests.fakes import KEY
@@ -34,8 +36,12 @@ class OrderBench(PinBench):
         super().__init__(state_dir)
         self.door: list[bool | None] = [False]
         """What probes of the broker find, one after the other."""
+        self.pauses = RunPauses(
+            self.router.runs, node=NODE, boot_id=BOOT_ID, bus=self.bus, topics=TOPICS, clock=self.clock
+        )
         self.orders = BusOrders(
             self.pins,
+            self.pauses,
             node=NODE,
             bus=self.bus,
             topics=TOPICS,
@@ -51,17 +57,21 @@ class OrderBench(PinBench):
     async def hearing(self, **status: Any) -> AsyncIterator[None]:  # noqa: ANN401 — the record checks them
         """Let a run train, and hear orders about it."""
         async with self.training(**status), asyncio.TaskGroup() as tasks:
-            hearing = tasks.create_task(self.orders.run())
+            running = [tasks.create_task(each.run()) for each in (self.orders, self.pauses)]
             await asyncio.sleep(1)
             yield
-            hearing.cancel()
+            for task in running:
+                task.cancel()
 
-    def order(self, *, run: RunKey = KEY, age_s: float = 0.0, for_s: float = 3_600.0, **changes: Any) -> None:  # noqa: ANN401 — hostile ones, too
+    def order(self, *, run: RunKey = KEY, age_s: float = 0.0, left_s: float = 3_600.0, **changes: Any) -> None:  # noqa: ANN401 — hostile ones, too
         now_s = self.clock.now_s()
         fields: dict[str, Any] = {"time_s": now_s - age_s, "action": "pin", "correlation": "o-1", "by": "ada"}
-        fields |= {"why": "the room is hot", "power_limit_w": 205.0, "until_s": now_s + for_s} | changes
+        fields |= {"why": "the room is hot", "power_limit_w": 205.0, "until_s": now_s + left_s} | changes
         known = {name: value for name, value in fields.items() if value is not None}
         self.bus.publish(TOPICS.run(run, "set"), json.dumps(known).encode(), qos=1)
+
+    def pause(self, *, action: str = "pause", **changes: Any) -> None:  # noqa: ANN401 — hostile ones, too
+        self.order(**{"action": action, "power_limit_w": None, "until_s": None, "for_s": 120.0} | changes)
 
     def results(self) -> list[OrderResult]:
         return [decode(payload, OrderResult) for payload in self.bus.payloads(TOPICS.run(KEY, "set/result"))]
@@ -149,8 +159,8 @@ async def test_no_order_is_done_where_another_person_has_pinned_another_limit(tm
     [
         ({"age_s": MAX_AGE_S + 1}, "stale"),
         ({"age_s": -MAX_AGE_S - 1}, "stale"),
-        ({"for_s": -10.0}, "bad_time"),
-        ({"for_s": 8 * 86_400.0}, "bad_time"),
+        ({"left_s": -10.0}, "bad_time"),
+        ({"left_s": 8 * 86_400.0}, "bad_time"),
         ({"power_limit_w": 0.0}, "bad_limit"),
         ({"power_limit_w": None}, "bad_order"),
         ({"until_s": None}, "bad_order"),
@@ -182,6 +192,9 @@ async def test_what_is_not_obeyed_is_refused_with_its_reason(
         {"correlation": 65 * "x"},
         {"by": 65 * "x"},
         {"by": None},
+        {"for_s": 0.0},
+        {"for_s": float("nan")},
+        {"for_s": 1e9},
         {"why": 121 * "x"},
         {"why": ["x"]},
     ],
@@ -207,6 +220,81 @@ def test_no_payload_raises(payload: bytes, tmp_path_factory: pytest.TempPathFact
 
 class _Led:
     is_led_here, ended = True, None
+
+
+async def test_a_pause_is_done_when_the_training_waits_and_a_resume_when_it_goes_on(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing(**PAUSABLE):
+        bench.pause()
+        await bench.train(3)
+        assert bench.results() == [], "it is asked for, and does not wait yet"
+        bench.say("status", rank_status(**PAUSABLE, paused_since_ns=bench.clock.monotonic_ns()))
+        await asyncio.sleep(2)
+        (result,) = bench.results()
+        assert (result.state, result.reason, result.action, result.for_s) == ("done", "paused", "pause", 120.0)
+        assert bench.pauses.state_of(KEY).by == "ada over the bus"
+        bench.pause(action="resume", correlation="o-2")
+        await asyncio.sleep(3)
+        assert len(bench.results()) == 1, "it still waits"
+        bench.say("status", rank_status(**PAUSABLE, paused_s=5.0))
+        await asyncio.sleep(2)
+        assert bench.reasons()[1:] == [("done", "resumed")]
+
+
+async def test_a_pause_that_does_not_come_about_is_answered_with_its_reason(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing(**PAUSABLE):
+        now_s = bench.clock.now_s()
+        bench.pause(for_s=301.0)
+        bench.pause(correlation="o-1b", for_s=None, until_s=now_s + 301.0)
+        bench.pause(correlation="o-1c", for_s=None, until_s=now_s - 1.0)
+        assert bench.reasons() == [("refused", "too_long"), ("refused", "too_long"), ("refused", "bad_time")]
+        bench.pause(correlation="o-2")
+        bench.pause(correlation="o-3", for_s=60.0)
+        assert bench.reasons()[3:] == [("failed", "replaced")]
+        bench.pauses.pause(KEY, why="", by="bob", for_s=None)
+        await bench.train(1)
+        assert bench.results()[-1].detail == "bob has asked for another pause"
+        bench.pauses.resume(KEY, why="", by="bob")
+        bench.pause(correlation="o-4", for_s=None)
+        await bench.train(round(BEGIN_TIMEOUT_S) + 3)
+        assert bench.reasons()[5:] == [("failed", "ended")]
+        assert "has not paused within" in bench.results()[-1].detail
+        assert bench.state().state == "none", "no pause pins anything"
+
+
+async def test_a_training_that_does_not_go_on_is_told_once(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing(**PAUSABLE):
+        bench.say("status", rank_status(**PAUSABLE, paused_since_ns=bench.clock.monotonic_ns()))
+        bench.pause(action="resume", for_s=None)
+        for _ in range(5):
+            await asyncio.sleep(RESUME_S / 4)
+            bench.say("status", rank_status(**PAUSABLE, paused_since_ns=bench.clock.monotonic_ns()))
+        assert bench.reasons() == [("failed", "still_paused")]
+
+
+async def test_a_pin_waits_for_its_own_answer_while_the_run_is_paused(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing(**PAUSABLE):
+        bench.order()
+        bench.pause(correlation="o-2")
+        await bench.train(1)
+        bench.write()
+        bench.say("status", rank_status(**PAUSABLE, paused_since_ns=bench.clock.monotonic_ns()))
+        await asyncio.sleep(2)
+        assert sorted(bench.reasons()) == [("done", "paused"), ("done", "pinned")]
+
+
+async def test_no_pause_of_a_run_that_cannot_wait_nor_of_a_gpu(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.pause()
+        assert bench.reasons() == [("refused", "not_pausable")]
+        order = Order(time_s=bench.clock.now_s(), action="pause", correlation="o-1", by="ada")
+        bench.bus.publish(TOPICS.gpu(NODE, "GPU-fake-0", "set"), encode(order), qos=1)
+        (payload,) = bench.bus.payloads(TOPICS.gpu(NODE, "GPU-fake-0", "set/result"))
+        assert decode(payload, OrderResult).reason == "bad_order"
 
 
 async def test_a_flood_is_dropped_and_an_order_a_minute_later_is_heard(

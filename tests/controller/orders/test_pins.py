@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from controller.errors import PinRefusedError
-from controller.orders.pins import ABSENT_S, FILE, MAX_PIN_S, READ_BACK_S, RunPins, content_of, sentence_of
-from controller.ports import Hold, Pin, PinPreview, PinState
+from controller.orders.pins import ABSENT_S, FILE, READ_BACK_S, RunPins, content_of
+from controller.ports import MAX_PIN_S, Hold, Pin, PinPreview, PinState, sentence_of
 from publishers.messages.topics import RunKey
 from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import RouterBench, limit_state

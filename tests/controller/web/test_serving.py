@@ -36,7 +36,7 @@ async def test_a_page_may_load_nothing_from_elsewhere_and_stands_in_no_frame() -
         assert "unsafe" not in policy
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["X-Content-Type-Options"] == "nosniff"
-        assert response.headers["Referrer-Policy"] == "no-referrer"
+        assert response.headers["Referrer-Policy"] == "same-origin"
         assert response.headers["Content-Type"] == "text/html; charset=utf-8"
 
 

@@ -19,7 +19,7 @@ from controller.history.energy_history.report import Entry
 from controller.history.energy_history.schema import DECISIONS, GRID_QUARTERS
 from controller.web.app import OPEN_TIMEOUT_S, REFRESH_S, Site
 from controller.web.config import WebConfig, WebSettings
-from controller.web.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
+from controller.web.live.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
 from controller.web.pages.savings import savings_of
 from controller.web.routes import N_WAITING
 from controller.web.serving import ZONE_COOKIE

@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import shutil
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,10 @@ from typing import Any, Final
 import aiohttp
 
 CHROMIUM: Final = shutil.which("chromium")
+_AXE_FILE: Final = Path(os.environ.get("NODE_PATH", "node_modules")) / "axe-core" / "axe.min.js"
+AXE: Final = _AXE_FILE.read_text(encoding="utf-8") if _AXE_FILE.is_file() else None
+"""axe-core (https://github.com/dequelabs/axe-core) finds what keeps people from using a page."""
+_KEYS: Final = {"Tab": 9, "Enter": 13, "Escape": 27}
 TIMEOUT_S: Final = 30.0
 """For whatever is waited for; a new browser on a busy machine takes its time [s]."""
 _OPTIONS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0")
@@ -55,6 +61,35 @@ class Tab:
         async with asyncio.timeout(TIMEOUT_S):
             while not await self.run(condition):  # noqa: ASYNC110 — of another process
                 await asyncio.sleep(0.05)
+
+    async def press(self, key: str) -> None:
+        """Press and release a key."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            code = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
+            await self.call("Input.dispatchKeyEvent", type=kind, **code, **(text if kind == "keyDown" else {}))
+
+    async def show(self, *, width: int, theme: str) -> None:
+        """Show the page on a screen of a width [px], in a theme."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    async def picture(self) -> bytes:
+        """Return what is seen, PNG."""
+        answer = await self.call("Page.captureScreenshot", format="png")
+        return b64decode(answer["data"])
+
+    async def faults(self) -> list[str]:
+        """Return what axe-core finds to be wrong."""
+        script = (
+            f"{AXE}; axe.run().then((found) => found.violations.flatMap("
+            "(fault) => fault.nodes.map((node) => `${fault.id}: ${node.html}: ${node.failureSummary}`)))"
+        )
+        answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return list(answer["result"]["value"])
 
 
 class Browser:

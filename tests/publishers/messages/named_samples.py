@@ -307,4 +307,31 @@ NAMED: list[tuple[Message, bytes]] = [
             b'"power_limit_w":205.0,"enforced_power_limit_w":205.0,"until_s":1700007200.0}'
         ),
     ),
+    (
+        Order(time_s=1.7e9, action="pause", correlation="o-2", by="ada", why="the grid is short of power", for_s=120.0),
+        (
+            b'{"time_s":1700000000.0,"action":"pause","correlation":"o-2","by":"ada",'
+            b'"why":"the grid is short of power","for_s":120.0}'
+        ),
+    ),
+    (
+        OrderResult(
+            time_s=1.7e9,
+            user="ada",
+            job="bert",
+            run="r1",
+            node="node-a",
+            action="pause",
+            correlation="o-2",
+            state="done",
+            reason="paused",
+            detail="paused for 119 s more at most",
+            for_s=120.0,
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada","job":"bert","run":"r1","node":"node-a","action":"pause",'
+            b'"correlation":"o-2","state":"done","reason":"paused","detail":"paused for 119 s more at most",'
+            b'"for_s":120.0}'
+        ),
+    ),
 ]

@@ -18,6 +18,7 @@ from controller.web.pages.overview import (
     first_signal,
     render_done,
     render_figures,
+    render_order_links,
     render_pin,
     render_pinned_by,
     render_release,
@@ -45,6 +46,8 @@ from publishers.training.reporting.amounts import power_text
 
 N_LINES: Final = 30
 """Of the log, on this page."""
+_ORDERS: Final = {"pin": "pin its limit", "pause": "pause it", "resume": "resume it"}
+_PINNED_ORDERS: Final = {"release": "release its limit", **_ORDERS, "pin": "pin another limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class RunView:
         past: what the history has; None: nothing, or it could not be asked.
         goes_on: whether it runs now, and is heard.
         quarters: what it took and used, by quarter-hours; None: the history could not be asked.
+        takes_orders: whether people can order here what it does.
     """
 
     key: RunKey
@@ -66,6 +70,7 @@ class RunView:
     past: PastRun | None
     goes_on: bool
     quarters: Sequence[RunQuarter] | None = ()
+    takes_orders: bool = False
 
 
 def run_view(
@@ -75,6 +80,7 @@ def run_view(
     now_s: float,
     *,
     quarters: Sequence[RunQuarter] | None = (),
+    takes_orders: bool = False,
 ) -> RunView | None:
     """Return a run, by what was heard or else by the history; None: neither knows it."""
     run = state.runs.get(key)
@@ -84,7 +90,15 @@ def run_view(
     goes_on = run is not None and record is not None and record.state == "running" and run.is_heard(now_s)
     if record is None and past is not None:
         record = past.record
-    return RunView(key=key, run=run or RunState(), record=record, past=past, goes_on=goes_on, quarters=quarters)
+    return RunView(
+        key=key,
+        run=run or RunState(),
+        record=record,
+        past=past,
+        goes_on=goes_on,
+        quarters=quarters,
+        takes_orders=takes_orders,
+    )
 
 
 def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -> str:
@@ -138,7 +152,11 @@ def _pin_facts(view: RunView, record: RunEnergy, now_s: float, zone: tzinfo) -> 
     if view.goes_on and is_pinned(record, now_s):
         so_far = f" · {typeset(duration_text(record.pinned_s))} so far" if record.pinned_s else ""
         yield "pinned", joined([render_pin(record, now_s, zone), escaped(so_far)])
-        yield "to end it", joined([escaped("on its node: "), render_release(view.key)])
+        if not view.takes_orders:
+            yield "to end it", joined([escaped("on its node: "), render_release(view.key)])
+    if view.goes_on and view.takes_orders:
+        is_held = is_pinned(record, now_s)
+        yield "orders", render_order_links(view.key, _PINNED_ORDERS if is_held else _ORDERS)
 
 
 def later_text(record: RunEnergy, schedule: RunSchedule | None, now_s: float) -> str:

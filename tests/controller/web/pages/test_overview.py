@@ -267,7 +267,11 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     site.say(TOPICS.gpu("atlas", "GPU-1", "limit"), change)
     page = render_overview(site.overview([HOSTILE]), now_s=NOW_S, zone=ZONE)
     parsed = Found(page)
-    assert [it.get("src") for it in parsed.all("script")] == ["/static/theme.js", "/static/page.js"]
+    assert [it.get("src") for it in parsed.all("script")] == [
+        "/static/theme.js",
+        "/static/page.js",
+        "/static/orders.js",
+    ]
     assert "\u202e" not in page
     assert "\u200b" not in page
     assert "alert(1)" in parsed.text

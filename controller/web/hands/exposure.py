@@ -1,0 +1,82 @@
+"""How a request has come: from this machine, over TLS, or through a proxy whose word counts; else nobody signs in.
+
+A token or a cookie on the network in the clear is everybody's.
+"""
+
+from collections.abc import Sequence
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from publishers.shared.http.server import is_loopback
+
+_FORWARDED: Final = ("X-Forwarded-Proto", "X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via")
+"""What only proxies send."""
+NOT_SAID: Final = "the proxy does not say that it was reached over TLS: it must set X-Forwarded-Proto to https"
+UNKNOWN_PROXY: Final = "the request came through a proxy that web.trusted_proxies does not name"
+NOT_ENCRYPTED: Final = (
+    "the request came from another machine without TLS: set web.tls_cert_file and web.tls_key_file, or put a proxy with"
+    " TLS before this page and name it in web.trusted_proxies"
+)
+
+
+class Approach(NamedTuple):
+    """How a request has come.
+
+    Attributes:
+        address: whose it is: an IPv4 address, or a network of IPv6.
+        is_encrypted: whether the browser has encrypted it.
+        fault: why nobody may sign in this way, a sentence; "": they may.
+    """
+
+    address: str
+    is_encrypted: bool
+    fault: str
+
+
+class Exposure:
+    """Says how requests have come.
+
+    Args:
+        trusted_proxies: addresses and networks.
+    """
+
+    def __init__(self, trusted_proxies: Sequence[str]) -> None:
+        self._trusted = [ip_network(proxy) for proxy in trusted_proxies]
+
+    def approach_of(self, request: web.Request) -> Approach:
+        """Return how a request has come."""
+        peer = request.remote or ""
+        is_forwarded = any(name in request.headers for name in _FORWARDED)
+        if is_forwarded and self._is_trusted(peer):
+            is_encrypted = request.headers.getall("X-Forwarded-Proto", []) == ["https"]
+            return Approach(self._forwarded_for(request, peer), is_encrypted, "" if is_encrypted else NOT_SAID)
+        if request.secure:
+            return Approach(_network_of(peer), is_encrypted=True, fault="")
+        if is_forwarded:
+            return Approach(_network_of(peer), is_encrypted=False, fault=UNKNOWN_PROXY)
+        return Approach(_network_of(peer), is_encrypted=False, fault="" if is_loopback(peer) else NOT_ENCRYPTED)
+
+    def _forwarded_for(self, request: web.Request, peer: str) -> str:
+        """Return the last address that no trusted proxy has: what stands before it, anybody may have written."""
+        hops = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
+        return next((_network_of(hop.strip()) for hop in reversed(hops) if not self._is_trusted(hop.strip())), peer)
+
+    def _is_trusted(self, address: str) -> bool:
+        try:
+            found = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(found in network for network in self._trusted)
+
+
+def _network_of(address: str) -> str:
+    """Return an address, or of IPv6 the network that one customer has; what is none, as it is, cut."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    if isinstance(found, IPv6Address) and not found.is_loopback and found.ipv4_mapped is None:
+        return f"{IPv6Address(found.packed[:8] + bytes(8))}/64"
+    return f"{found}"

@@ -1,0 +1,297 @@
+"""The pages on which people sign in, order what a run does, and see what has become of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Final
+
+from controller.ports import MAX_WHY, sentence_of
+from controller.runtime.markup import NOTHING, Markup, element, escaped, joined
+from controller.web.charts.document import render_cells
+from controller.web.hands.order_form import NEEDS_TIME, Action, OrderForm
+from controller.web.hands.preview import known_curve, preview_pin, prior_power_limit_w, speed_ratio
+from controller.web.hands.sent_orders import SentOrder
+from controller.web.live.site_state import RunState
+from controller.web.pages.layout import State, moment_text, render_card, render_facts, render_page, render_state
+from controller.web.pages.overview import render_pin
+from controller.web.pages.words import is_pinned, order_path, percent_text, run_path, typeset
+from publishers.messages.reasons import short_reason
+from publishers.messages.reports import RunEnergy
+from publishers.messages.topics import RunKey
+from publishers.training.reporting.amounts import power_text
+
+SIGN_IN: Final = "/sign-in"
+SIGN_OUT: Final = "/sign-out"
+ORDER_ID: Final = "order"
+"""Of the element that a script shows in a dialog."""
+_TITLES: Final[Mapping[str, str]] = {
+    "pin": "Pin the limit of",
+    "release": "Release the limit of",
+    "pause": "Pause",
+    "resume": "Resume",
+}
+_VERBS: Final[Mapping[Action, str]] = {
+    "pin": "Pin it",
+    "release": "Release it",
+    "pause": "Pause it",
+    "resume": "Resume it",
+}
+_PAUSE: Final = (
+    ": it waits after an iteration, as soon as all its ranks are there, keeps its memory and its place on the GPUs,"
+    " which draw little meanwhile, and ends that much later. It goes on by itself then, or sooner if its own bound is"
+    " lower. A training that cannot be paused refuses."
+)
+_RESUME: Final = "If it is paused, it goes on at once, and its plan does not pause it again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderPage:
+    """What a page about an order shows.
+
+    Attributes:
+        key, run: which run it is about, and what was heard of it.
+        action: what is to be done.
+        name: as whom.
+        fields: what the form says so far.
+        faults: what is wrong with it, a sentence each.
+        form: the order, once nothing is wrong.
+        hidden: what the form that sends it carries beside: its code, and what the order is known by.
+        min_power_limit_w: the lowest limit that its GPUs may have [W].
+    """
+
+    key: RunKey
+    run: RunState
+    action: Action
+    name: str
+    fields: Mapping[str, str]
+    faults: Sequence[str]
+    form: OrderForm | None
+    hidden: Mapping[str, str]
+    min_power_limit_w: float
+
+
+def sent_path(correlation: str) -> str:
+    """Return where it is said what has become of an order."""
+    return f"/order/{correlation}"
+
+
+def render_sign_in(*, code: str, then: str, fault: str, now_s: float, zone: tzinfo) -> str:
+    """Return the page on which somebody shows a token, HTML.
+
+    Args:
+        code: that proves that the form is ours.
+        then: where to go afterwards.
+        fault: why it did not succeed; "": it was not tried.
+        now_s: the time [Unix s].
+        zone: that times are shown in.
+    """
+    said = element("p", render_state("error", fault), role="alert") if fault else NOTHING
+    form = element(
+        "form",
+        _hidden({"code": code, "then": then}),
+        *_field("token", "Token", "one of web.token_file: ask who runs this page", type="password", required=""),
+        *_field("name", "Your name", "for the log and for who looks; with a token of a user, not needed"),
+        element("button", escaped("Sign in"), type="submit"),
+        method="post",
+        action=SIGN_IN,
+        class_="fields",
+    )
+    return _page("Sign in", [render_card("With a token", said, form)], now_s, zone, current=SIGN_IN)
+
+
+def render_signed_in(name: str, *, code: str, now_s: float, zone: tzinfo) -> str:
+    """Return the page of somebody who is signed in, and may sign out, HTML."""
+    words = element("p", escaped("You are signed in as "), element("bdi", escaped(name)), escaped("."))
+    card = render_card("Signed in", words, _button_form(SIGN_OUT, {"code": code}, "Sign out"))
+    return _page("Signed in", [card], now_s, zone, current=SIGN_IN)
+
+
+def render_refusal(title: str, detail: str, *, link: tuple[str, str] | None, now_s: float, zone: tzinfo) -> str:
+    """Return a page that says why something is not done, and perhaps where to go, HTML."""
+    further = element("p", element("a", escaped(link[1]), href=link[0])) if link else NOTHING
+    said = element("p", render_state("error", detail), role="alert")
+    return _page(title, [render_card("Not done", said, further, id_=ORDER_ID)], now_s, zone)
+
+
+def render_order(page: OrderPage, *, now_s: float, zone: tzinfo) -> str:
+    """Return the page on which an action is ordered: a form, and below it what the order will do, HTML."""
+    ask = element(
+        "form",
+        _hidden({"action": page.action}),
+        *_fields(page),
+        element("button", escaped("Show what this does"), type="submit"),
+        method="get",
+        action=order_path(page.key),
+        class_="fields",
+        data_ask="",
+    )
+    will = element("div", *_will(page, now_s, zone), id="will", aria_live="polite")
+    title = f"{_TITLES[page.action]} {page.key.job}"
+    facts = render_facts(_facts(page, now_s, zone))
+    card = render_card(title, facts, ask, will, *_choices(page), id_=ORDER_ID)
+    return _page(title, [card], now_s, zone, shows_title=False)
+
+
+def render_sent(sent: SentOrder, record: RunEnergy | None, *, is_overdue: bool, now_s: float, zone: tzinfo) -> str:
+    """Return the page that says what has become of an order, HTML."""
+    mark, words = _outcome(sent, is_overdue=is_overdue)
+    is_open = sent.result is None and not is_overdue
+    facts = [("asked for", _asked(sent, now_s, zone)), ("as", element("bdi", escaped(sent.order.by)))]
+    facts.append(("state", element("span", render_state(mark, words), role="status")))
+    if record is not None and is_pinned(record, now_s):
+        facts.append(("on the bus", joined([escaped("pinned "), render_pin(record, now_s, zone)])))
+    again = (
+        element("a", escaped("Look again"), href=sent_path(sent.order.correlation), data_again="")
+        if is_open
+        else NOTHING
+    )
+    back = element("a", escaped("Back to the run"), href=run_path(sent.key))
+    links = element("p", joined([again, back] if is_open else [back], " · "))
+    title = f"{_TITLES[sent.order.action]} {sent.key.job}"
+    pending = element("span", data_pending=sent_path(sent.order.correlation)) if is_open else NOTHING
+    card = render_card(title, render_facts(facts), links, pending, id_=ORDER_ID)
+    return _page(title, [card], now_s, zone, shows_title=False)
+
+
+def _page(
+    title: str,
+    parts: Sequence[Markup],
+    now_s: float,
+    zone: tzinfo,
+    *,
+    shows_title: bool = True,
+    current: str = "/runs",
+) -> str:
+    return render_page(
+        title, current=current, parts=parts, now_s=now_s, zone=zone, shows_title=shows_title, follows=False
+    )
+
+
+def _facts(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
+    names = element("bdi", escaped(f"{page.key.job} / {page.key.run} of {page.key.user}"))
+    yield "run", element("a", names, href=run_path(page.key))
+    record = page.run.energy
+    if record is not None and record.power_limit_w is not None:
+        why = f": {short_reason(record.reason)}" if record.reason else ""
+        yield "limit now", escaped(f"{typeset(power_text(record.power_limit_w))}{why}")
+    if record is not None and is_pinned(record, now_s):
+        yield "pinned", render_pin(record, now_s, zone)
+    yield "as", joined([element("bdi", escaped(page.name)), escaped(" ("), _account(), escaped(")")])
+
+
+def _account() -> Markup:
+    return element("a", escaped("sign out"), href=SIGN_IN)
+
+
+def _fields(page: OrderPage) -> Iterator[Markup]:
+    fields = page.fields
+    if page.action == "pin":
+        record = page.run.energy
+        prior_w = prior_power_limit_w(record) if record is not None else None
+        hint = "" if prior_w is None else f"{typeset(power_text(prior_w))} at most, the prior limit"
+        yield from _field(
+            "limit", "Limit of each GPU, in W", hint, inputmode="decimal", required="", value=fields.get("limit", "")
+        )
+    if page.action in NEEDS_TIME:
+        most = "; seven days ahead at most" if page.action == "pin" else ""
+        hint = f"18:00, +2h30m, or 2026-11-29T18:00{most}"
+        yield from _field("until", "Until", hint, required="", value=fields.get("until", ""))
+    hint = f"for everybody who looks, and the log; {MAX_WHY} characters at most"
+    yield from _field("why", "Why", hint, required="", maxlength=f"{MAX_WHY}", value=fields.get("why", ""))
+
+
+def _will(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    """Yield what is wrong with an order, or what it will do and the button that sends it."""
+    for fault in page.faults:
+        yield element("p", render_state("error", fault))
+    if page.form is None:
+        return
+    yield element("h3", escaped("What will happen"))
+    yield element("p", *_effect(page, page.form, now_s, zone))
+    yield _button_form(order_path(page.key), {**page.form.fields(), **page.hidden}, _VERBS[page.action])
+
+
+def _effect(page: OrderPage, form: OrderForm, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    record, until = page.run.energy, moment_text(form.until_s or 0.0, now_s, zone)
+    match form.action:
+        case "pin":
+            seen = preview_pin(
+                page.run,
+                power_limit_w=form.power_limit_w or 0.0,
+                duration_s=(form.until_s or 0.0) - now_s,
+                min_power_limit_w=page.min_power_limit_w,
+            )
+            told = sentence_of(seen)
+            yield escaped(f"{told[:1].upper()}{told[1:]}. It is held there until {until}, whatever its plan says.")
+        case "release" if record is not None and is_pinned(record, now_s):
+            yield joined(
+                [escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")]
+            )
+        case "release":
+            yield escaped("Its limit is not pinned, as far as is known here: nothing changes.")
+        case "pause":
+            yield escaped(f"The training is paused until {until} at the latest{_PAUSE}")
+        case "resume":
+            yield escaped(_RESUME)
+
+
+def _choices(page: OrderPage) -> Iterator[Markup]:
+    """Yield the limits that were measured, and what each does."""
+    curve = known_curve(page.run)
+    if page.action != "pin" or not curve:
+        return
+    rows = [
+        (
+            escaped(typeset(power_text(point.power_limit_w))),
+            escaped(typeset(percent_text(speed_ratio(point, curve[-1])))),
+            escaped(typeset(power_text(point.power_w))),
+        )
+        for point in curve
+    ]
+    headings = ("limit", "of full speed", "its GPUs draw")
+    summary = element("summary", escaped("Limits that were measured"))
+    yield element("details", summary, render_cells(headings, rows, are_names=(True, False, False)))
+
+
+def _outcome(sent: SentOrder, *, is_overdue: bool) -> tuple[State, str]:
+    if sent.result is not None:
+        detail = sent.result.detail
+        match sent.result.state:
+            case "done":
+                return "ok", f"done: {detail}"
+            case "refused":
+                return "warning", f"refused: {detail}"
+            case "failed":
+                return "error", f"not in force: {detail}"
+    if is_overdue:
+        return "warning", (
+            "no answer in time: the controller of this run hears no orders over the bus"
+            " (orders.over_bus), or the broker's rules do not let the user of this page send them"
+        )
+    return "measuring", "asked for; the node has not read it back yet"
+
+
+def _asked(sent: SentOrder, now_s: float, zone: tzinfo) -> Markup:
+    order = sent.order
+    limit = f" at {typeset(power_text(order.power_limit_w))}" if order.power_limit_w is not None else ""
+    until = f" until {moment_text(order.until_s, now_s, zone)}" if order.until_s is not None else ""
+    return joined([escaped(f"{order.action}{limit}{until}: "), element("bdi", escaped(order.why))])
+
+
+def _field(name: str, label: str, hint: str = "", **attributes: str | None) -> Iterator[Markup]:
+    """Yield a field with its label, and what helps to fill it."""
+    attributes = {"type": "text", "autocomplete": "off", **attributes}
+    yield element("label", escaped(label), for_=name)
+    described = f"{name}-hint" if hint else None
+    yield element("input", id=name, name=name, aria_describedby=described, **attributes)
+    if hint:
+        yield element("span", escaped(hint), id=f"{name}-hint", class_="note")
+
+
+def _hidden(fields: Mapping[str, str]) -> Markup:
+    return joined(element("input", type="hidden", name=name, value=value) for name, value in fields.items())
+
+
+def _button_form(path: str, hidden: Mapping[str, str], words: str) -> Markup:
+    button = element("button", escaped(words), type="submit", class_="main")
+    return element("form", _hidden(hidden), button, method="post", action=path)

@@ -1,0 +1,1 @@
+"""People sign in on the pages, and order what runs do."""
