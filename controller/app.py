@@ -236,8 +236,7 @@ class _App:
             pins=self._pins,
             goals=self._goals,
         )
-        self._pins.runs, self._pins.gpus = router.runs, units
-        self._goals.runs = router.runs
+        self._pins.runs, self._pins.gpus, self._goals.runs = router.runs, units, router.runs
 
         def snapshot() -> Snapshot:
             return _snapshot(bus, own, self._left_out(), feed, units, router, self._node.history)
@@ -256,7 +255,6 @@ class _App:
             clock=clock,
             is_wanted=pause_wanted,
         )
-        server = _http_server(config, snapshot, pauses, self._pins, self._goals)
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             "own topics": own.run(),
@@ -265,7 +263,7 @@ class _App:
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
             **self._orders(bus, router, pauses),
-            "http": server.run(),
+            "http": _http_server(config, snapshot, pauses, self._pins, self._goals).run(),
         }
 
     def _orders(self, bus: Bus, router: Router, pauses: RunPauses) -> Workers:

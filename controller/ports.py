@@ -613,8 +613,8 @@ class GoalPreview:
     planned_power_limit_w: float | None = None
     second_power_limit_w: float | None = None
     speed_ratio: float | None = None
-    reason: str = ""
-    planned_reason: str = ""
+    reason: str | None = None
+    planned_reason: str | None = None
     expected_end_s: float | None = None
     planned_end_s: float | None = None
     planned_slowdown_ratio: float | None = None

@@ -292,11 +292,17 @@ class RunLeader:
             )
 
     def _publish_schedule(self, made: MadePlan | None, *, now_s: float) -> None:
-        """Publish what a new plan expects, once a minute at most; clear that of the last one where there is none."""
+        """Publish what a new plan expects, once a minute at most, but the first one, or of another goal, at once.
+
+        Clear that of the last one where there is none.
+        """
+        before = self._scheduled
         if made is None:
             self._scheduled = None
             self._reporter.publish_schedule(None)
-        elif made is not self._scheduled and abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S:
+        elif made is not before and (
+            before is None or before.objective != made.objective or abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S
+        ):
             self._scheduled, self._scheduled_s = made, now_s
             try:
                 schedule = self.limits.schedule(made)

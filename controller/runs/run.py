@@ -111,8 +111,7 @@ class TrainingRun:
         pin_of: Callable[[], Pin | None] = lambda: None,
         goal_of: Callable[[], Goal | None] = lambda: None,
     ) -> None:
-        self._pause_wanted = pause_wanted or asyncio.Event()
-        self.identity = identity
+        self.identity, self._pause_wanted = identity, pause_wanted or asyncio.Event()
         self._checkpoints, former, self._has_left = checkpoints, checkpoints.load(identity), False
         name, ranks = str(identity.key), former.ranks if former else None
         was_pool = former is not None and former.is_pool
@@ -121,8 +120,7 @@ class TrainingRun:
         self.unproven: set[int] = set()
         self.is_flooding, self.planned_pause = False, ""
         self.ended: End | None = None
-        self._report_period_s = config.energy.period_s
-        self._clock, self._on_release = clock, on_release
+        self._clock, self._on_release, self._report_period_s = clock, on_release, config.energy.period_s
         self.gpus, self.other_nodes = GpuGroup(), OtherNodes()
         self._account = EnergyAccount(clock=clock, signal=signal)
         self._reporter = RunReporter(
@@ -264,7 +262,7 @@ class TrainingRun:
         return replace(
             self._leader.preview_goal(goal, Now.of(self._clock)),
             power_limit_w=None if requested is None else requested.power_limit_w,
-            reason="" if reason is None else reason.reason,
+            reason=None if reason is None else reason.reason,
         )
 
     def on_status(self, number: int, status: RankStatus) -> bool:

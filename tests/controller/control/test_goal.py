@@ -145,7 +145,7 @@ def test_a_pin_wins_and_the_budget_counts_meanwhile() -> None:
     assert sum(each.active_s for each in bench.run.ledger.times) == 600.0
 
 
-def test_a_goal_that_is_set_before_the_curve_is_known_is_followed_from_the_first_plan_on() -> None:
+def test_a_goal_of_a_run_without_a_curve_is_followed_by_its_first_plan() -> None:
     bench = Trained(begin(limit_control(plan=PlanConfig(max_slowdown=1.0), may_look=False)))
     assert bench.train(120, replace(BUDGET, set_at_s=MIDNIGHT_S)).reason == "slowdown_static"
     assert bench.run.made_plan is not None
