@@ -28,8 +28,8 @@ from typing import TextIO
 from tqdm import tqdm
 
 from gridchase import Publisher
-from publishers.training.iterations import optimizer_hook
 from publishers.training.iterations.published_loader import PublishedSized
+from publishers.training.iterations.steps import optimizer_hook
 from tests.benchmarks import publisher_training
 
 N_ITERATIONS = 50_000
