@@ -119,7 +119,8 @@ ALLOWED: Final = {
     "work": "how much of it an iteration is, in the unit that the training counts in",
     "total_work": "the same, of a run",
     "to_work": "the same, of an iteration",
-    "work_in": "the same, of a batch",
+    "plain_work": "the same, as it was given",
+    "work_per_iteration": "the same, of a mean one",
     "half": "the half-width of an interval, the same",
     "error": "a standard error, in the unit of the value beside it",
 }

@@ -365,10 +365,10 @@ class LoaderPass:
             self._resume = 0
         self._publish_log()
 
-    def add_work(self, amount: float, received_ns: int | None = None) -> None:
+    def add_work(self, value: object, received_ns: int | None = None) -> None:
         """Note the work of the batch that was received last, now or at a time [ns]."""
         recorder = self._recorder
-        recorder.add_batch_work(amount, recorder.clock_ns() if received_ns is None else received_ns)
+        recorder.add_batch_work(value, recorder.clock_ns() if received_ns is None else received_ns)
 
     def ask(self, received_ns: int, asked_ns: int) -> None:
         """Take note, while batches may be skipped, that one was received and the next one asked for [ns]."""

@@ -22,7 +22,7 @@ from publishers.messages.training import CountedBy
 from publishers.training.iterations.chunk import BREAK, Chunk, n_iterations
 from publishers.training.iterations.chunk_reader import AwaitedSteps, ChunkReader
 from publishers.training.iterations.open_pass import OpenPass, TimeLog
-from publishers.training.iterations.work import WorkLog, to_work
+from publishers.training.iterations.work import WorkLog, plain_work
 from publishers.training.pausing.gate import IterationGate
 
 CHUNK: Final = 1_024
@@ -161,18 +161,18 @@ class Recorder:
             self.rotate(self.chunk)
         self._run_on()
 
-    def add_batch_work(self, amount: float, now_ns: int) -> None:
+    def add_batch_work(self, value: object, now_ns: int) -> None:
         """Note the work of a batch that was received now [ns]."""
         if self.counted_by == "waiter":  # its step is the next one that is marked, whichever the device is at
-            self.work.tell(BREAK - self._awaited.n_marked - 1, amount)
+            self.work.tell(BREAK - self._awaited.n_marked - 1, value)
         else:
-            self.work.receive(now_ns, amount)
+            self.work.receive(now_ns, value)
 
     def add_awaited_step(self, number: int, work: float | None = None) -> None:
         """Record a step that ends when `end_awaited_step` is called for its number, from 1 in their order."""
         if not self.is_closed and self.count_by("waiter"):
             if work is not None:
-                self.work.tell(BREAK - number, to_work(work))
+                self.work.tell(BREAK - number, work)
             if self._is_running:
                 self.mark(BREAK - number)
             else:
@@ -204,7 +204,11 @@ class Recorder:
     def mark_told(self, work: float | None = None) -> None:
         """Record a step that the training tells of; without work the next ones may just be marked by `marking`, too."""
         if work is not None:
-            self.mark(self._end_ns(work))
+            marks, now_ns = self.chunk.marks, self.clock_ns()
+            self.work.told.append((now_ns, work if type(work) is int else plain_work(work)))
+            marks.append(now_ns)
+            if len(marks) > CHUNK:
+                self.rotate(self.chunk)
         else:
             self.mark(self.clock_ns())
             self.marking = self.marks_ahead()
@@ -212,7 +216,7 @@ class Recorder:
     def _end_ns(self, work: float) -> int:
         """Return the time, at which an iteration with this work ends [ns]."""
         now_ns = self.clock_ns()
-        self.work.tell(now_ns, to_work(work))
+        self.work.tell(now_ns, work)
         return now_ns
 
     def marks_ahead(self) -> Iterator[None]:

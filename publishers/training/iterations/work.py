@@ -1,8 +1,8 @@
 """How much work each iteration was, as the training says it: in tokens, for one. Times scatter with it, rates do not.
 
 It is told with an iteration, or found for each batch of a loader: an iteration's work is then that of the batches which
-it has received. The training's thread appends to queues of bounded length, the worker's takes out. What is no amount is
-NaN: the work of its iteration is not known.
+it has received. The training's thread appends to queues of bounded length; the worker's takes out, and looks whether
+plain numbers are amounts. What is none is NaN: the work of its iteration is not known.
 """
 
 import math
@@ -19,32 +19,30 @@ MAX_WAITING: Final = 65_536
 UNKNOWN: Final = math.nan
 WorkOf = Callable[[Any], object]
 """Returns how much work a batch is."""
-_PLAIN: Final = frozenset({int, float})
-_NO_AMOUNT: Final = f"must be a number above 0 and up to {MAX_WORK:g}; such an iteration counts as one of mean work"
 
 
 class WorkLog:
     """The work that waits for its iterations."""
 
     def __init__(self) -> None:
-        self._told: deque[tuple[int, float]] = deque(maxlen=MAX_WAITING)
+        self.told: deque[tuple[int, float]] = deque(maxlen=MAX_WAITING)
         self._by_mark: dict[int, float] = {}  # the same, for the worker's thread alone
         self._received: deque[tuple[int, float]] = deque(maxlen=MAX_WAITING)
 
-    def tell(self, mark: int, amount: float) -> None:
+    def tell(self, mark: int, value: object) -> None:
         """Note the work of the iteration that ends with a mark, before the mark; several amounts add up."""
-        self._told.append((mark, amount))
+        self.told.append((mark, plain_work(value)))
 
-    def receive(self, time_ns: int, amount: float) -> None:
+    def receive(self, time_ns: int, value: object) -> None:
         """Note the work of a batch that was received at a time [ns]."""
-        self._received.append((time_ns, amount))
+        self._received.append((time_ns, plain_work(value)))
 
     def amounts(self, marks: list[int]) -> list[float]:
         """Return the work that was told of each mark, shape (n_marks,); an empty list where there is none."""
         by_mark = self._by_mark
-        while self._told:
-            mark, amount = self._told.popleft()
-            by_mark[mark] = by_mark.get(mark, 0.0) + amount
+        while self.told:
+            mark, number = self.told.popleft()
+            by_mark[mark] = by_mark.get(mark, 0.0) + to_work(number)
         if not by_mark:
             return []
         found = [by_mark.pop(mark, UNKNOWN) for mark in marks]
@@ -61,38 +59,58 @@ class WorkLog:
         for end_ns in segment.ends_ns:
             amounts = []
             while received and received[0][0] < end_ns:
-                time_ns, amount = received.popleft()
+                time_ns, number = received.popleft()
                 if time_ns >= begin_ns:  # else in a pause before
-                    amounts.append(amount)
+                    amounts.append(to_work(number))
             found.append(sum(amounts) if amounts else UNKNOWN)
             begin_ns = end_ns
         told = segment.work or [UNKNOWN] * len(found)
         segment.work = [found[k] if math.isnan(amount) else amount for k, amount in enumerate(told)]
 
 
-def to_work(value: object) -> float:
-    """Return an amount of work as a plain number; NaN, told once, where it is none. Never waits for a device."""
-    if type(value) not in _PLAIN and not _is_here(value):
+def plain_work(value: object) -> float:
+    """Return work as a plain number, which may be no amount; NaN, which is told once, where it is none.
+
+    Nothing that is on a device is waited for.
+    """
+    if type(value) is int or type(value) is float:
+        return value
+    if not _is_here(value):
         warn_once(
             f"the work of an iteration is not used: a {type(value).__name__} on a device would have to be waited for; "
             "pass a number that the host knows"
         )
         return UNKNOWN
-    amount = None if isinstance(value, str | bytes | bool) else to_float(value)
-    if amount is None or not 0 < amount <= MAX_WORK:
-        warn_once(f"the work of an iteration is not used: a {type(value).__name__} was given; it {_NO_AMOUNT}")
+    number = None if isinstance(value, str | bytes | bool) else to_float(value)
+    if number is None:
+        _warn_of(value)
         return UNKNOWN
-    return amount
+    return number
 
 
-def work_in(work_of: WorkOf, batch: object) -> float:
-    """Return how much work a batch is; NaN, which is told once, where that cannot be found."""
+def to_work(number: float) -> float:
+    """Return a plain number as an amount of work; NaN, which is told once, where it is none."""
+    if 0 < number <= MAX_WORK:
+        return float(number)
+    if number is not UNKNOWN:  # else it was told
+        _warn_of(number)
+    return UNKNOWN
+
+
+def work_in(work_of: WorkOf, batch: object) -> object:
+    """Return what is said to be the work of a batch; NaN, which is told once, where that fails."""
     try:
-        value = work_of(batch)
+        return work_of(batch)
     except Exception as error:  # noqa: BLE001 — training goes on whatever it is
         warn_once(f"the work of a batch is not known: work raises {type(error).__name__}: {to_text(error, 200)}")
         return UNKNOWN
-    return to_work(value)
+
+
+def _warn_of(value: object) -> None:
+    warn_once(
+        f"the work of an iteration is not used: this {type(value).__name__} is no number above 0 and up to "
+        f"{MAX_WORK:g}; such an iteration counts as one of mean work"
+    )
 
 
 def _is_here(value: object) -> bool:

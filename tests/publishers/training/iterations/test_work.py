@@ -16,7 +16,7 @@ from publishers.training.iterations.data_loader import record_pass
 from publishers.training.iterations.loader_pass import LoaderPasses
 from publishers.training.iterations.open_pass import Source
 from publishers.training.iterations.recorder import CHUNK, Recorder
-from publishers.training.iterations.work import MAX_WAITING, to_work
+from publishers.training.iterations.work import MAX_WAITING, plain_work, to_work
 from publishers.training.publish_iterations import publish_iterations, publisher_of
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 
@@ -157,12 +157,12 @@ class Weird:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_amount_of_work_is_not_known(value: object) -> None:
-    assert math.isnan(to_work(value))
+    assert math.isnan(to_work(plain_work(value)))
 
 
 @pytest.mark.parametrize("value", [3, 3.0, Fraction(3)])
 def test_numbers_of_any_kind_are_amounts(value: object) -> None:
-    assert to_work(value) == 3
+    assert to_work(plain_work(value)) == 3
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_no_device_is_waited_for(attributes: dict[str, object]) -> None:
 
     value = OnDevice()
     vars(value).update(attributes)
-    assert math.isnan(to_work(value))
+    assert math.isnan(to_work(plain_work(value)))
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, "many", []], ids=str)
@@ -195,7 +195,7 @@ def test_memory_is_bounded_where_nobody_reads() -> None:
     for _ in range(MAX_WAITING + 10):
         recorder.tell_step("caller", 1)
         recorder.add_batch_work(1.0, 0)
-    assert len(recorder.work._told) == len(recorder.work._received) == MAX_WAITING
+    assert len(recorder.work.told) == len(recorder.work._received) == MAX_WAITING
 
 
 def test_a_published_loader_tells_the_work_of_its_batches() -> None:
