@@ -115,7 +115,12 @@ ALLOWED: Final = {
     "used": "an amount of a report's line: J, g or money",
     "saved": "the same",
     "ci90": "the half-width of its interval, the same",
-    "amount": "the same, of any of them",
+    "amount": "the same, of any of them; or of work",
+    "work": "how much of it an iteration is, in the unit that the training counts in",
+    "total_work": "the same, of a run",
+    "to_work": "the same, of an iteration",
+    "plain_work": "the same, as it was given",
+    "work_per_iteration": "the same, of a mean one",
     "half": "the half-width of an interval, the same",
     "error": "a standard error, in the unit of the value beside it",
 }

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from controller.accounting.energy_account import AccountSnapshot
 from controller.accounting.iteration_log import ENDLESS_NS
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
-from controller.accounting.run_ledger import CurveSums, LedgerSnapshot, TimeBudgetStart
+from controller.accounting.run_ledger import ROUNDING_SLACK, CurveSums, LedgerSnapshot, TimeBudgetStart
 from controller.runtime.clock import Clock
 from policies.profiling.paired_looks import Pair
 from publishers.messages.topics import RunKey, escape_level
@@ -250,5 +250,8 @@ def _check(checkpoint: RunCheckpoint) -> None:
         each[name] for each in totals_of_ranks for name in ("n_iterations", "active_s", "running_s", "n_epochs")
     ]
     amounts += [start.n_iterations, start.active_s] if start else []
+    amounts += [each["n_iterations"] + each["n_more"] + ROUNDING_SLACK for each in totals_of_ranks]
     if min(amounts) < 0:
         raise ValueError("an amount is below 0")
+    if any(each["work_per_iteration"] is not None and not each["work_per_iteration"] > 0 for each in totals_of_ranks):
+        raise ValueError("the work of an iteration is not above 0")

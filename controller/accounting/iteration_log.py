@@ -7,17 +7,19 @@ Times are the node's monotonic clock. Memory is bounded: the oldest spans are dr
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.accounting.iteration_marks import IterationMarks, Part
+from controller.accounting.iteration_marks import IterationMarks, Part, work_of
 from controller.runtime.clock import NS_PER_S
 from policies.profiling.late_marks import MOST_LATE, UsualStep, settle_marks, usual_step
 from policies.profiling.rhythm_track import RhythmTracker
-from publishers.messages.training import Iterations
+from policies.vocabulary.units import Values
+from publishers.messages.training import Iterations, RankStatus
 
 MAX_SPANS = 4_096
 MAX_MARKS = 200_000
@@ -39,6 +41,13 @@ WARM_UP_ITERATIONS = 10
 """The first iteration of a process, where it took more than this many times as long as the next ones, was its start:
 it compiled, or was begun long before there was a batch. No limit changes that, so it is a pause."""
 
+MEAN_ITERATIONS = 64
+"""The mean work of so many iterations is what a rank is counted by from then on; after so many without, no more."""
+EVEN_RATIO = 0.01
+"""Where the work of single iterations differs by less, their times are judged as they are."""
+MOST_MEAN_ITERATIONS = 1_000.0
+"""No iteration counts as more of mean work, nor as less than one over this: it counts as one, as if it told nothing."""
+
 MAX_SPEEDUP_RATIO = 2.0
 """A job cannot have been so many times as fast in a gap as before: lost iterations beyond it do not count."""
 
@@ -53,6 +62,8 @@ class IterationTotals:
         seq: the number of the last message.
         next_iteration: the number that follows the last iteration.
         end_ns: when the last iteration ended [ns].
+        n_more: as in `IterationLog`.
+        work_per_iteration: as in `WorkScale`.
     """
 
     n_iterations: float
@@ -64,6 +75,59 @@ class IterationTotals:
     seq: int
     next_iteration: int
     end_ns: int
+    n_more: float = 0.0
+    work_per_iteration: float | None = None
+
+
+class WorkScale:
+    """How many iterations of mean work an iteration of one rank counts as: its work over the mean of the first ones.
+
+    The mean is fixed once, so that rates keep their scale. Until then, and where work is not told any more, each counts
+    as one.
+
+    Args:
+        work_per_iteration: the mean, where it is known.
+
+    Attributes:
+        work_per_iteration: the mean; None: iterations are counted.
+        is_uneven: whether the first iterations differed in work.
+        has_stopped: whether work is not told any more.
+    """
+
+    def __init__(self, work_per_iteration: float | None = None) -> None:
+        self.work_per_iteration = work_per_iteration
+        self.is_uneven = self.has_stopped = False
+        self._first: list[float] = []
+        self._n_unknown = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether work is told, and its mean not known yet."""
+        return self.work_per_iteration is None and bool(self._first) and not self.has_stopped
+
+    def n_mean(self, work: Values | None, n: int) -> Values | None:
+        """Return how many of mean work each of `n` iterations counts as, given their work; None: each as one."""
+        if self.has_stopped:
+            return None
+        mean = self.work_per_iteration
+        known = np.flatnonzero(np.isfinite(work)) if work is not None else np.empty(0, dtype=np.intp)
+        self._n_unknown = n - 1 - int(known[-1]) if len(known) else self._n_unknown + n
+        if work is not None and len(known) and len(self._first) < MEAN_ITERATIONS:
+            self._learn(work[known])
+        if self._n_unknown >= MEAN_ITERATIONS and (mean is not None or self._first):
+            self.work_per_iteration, self.has_stopped = None, True
+        if work is None or mean is None:
+            return None
+        n_mean = work / mean
+        is_plausible = (n_mean <= MOST_MEAN_ITERATIONS) & (n_mean >= 1 / MOST_MEAN_ITERATIONS)
+        return np.where(is_plausible, n_mean, 1.0)
+
+    def _learn(self, work: Values) -> None:
+        self._first += work.tolist()
+        if len(self._first) >= MEAN_ITERATIONS:
+            first = np.array(self._first)
+            self.is_uneven = float(first.std()) > EVEN_RATIO * float(first.mean())
+            self.work_per_iteration = self.work_per_iteration or float(first.mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +138,20 @@ class IterationSpan:
         marks_ns: the start of the first iteration, then the end of each, shape (n_iterations + 1,) [ns].
         begin_ns, end_ns: the first and the last mark [ns].
         gap_ns: the gap before the span [ns]; endless before the first span of a log.
+        n_mean: how many iterations of mean work were done at each mark, shape (n_iterations + 1,); None: as many as
+            iterations.
     """
 
     marks_ns: NDArray[np.int64]
     begin_ns: int
     end_ns: int
     gap_ns: int
+    n_mean: Values | None = None
 
-    def count(self, begin_ns: int, end_ns: int) -> float:
-        """Return how many iterations passed between two moments, with fractions at both ends."""
-        first, last = np.interp((begin_ns, end_ns), self.marks_ns, np.arange(len(self.marks_ns)))
+    def count(self, begin_ns: int, end_ns: int, *, by_work: bool = False) -> float:
+        """Return how many iterations, or of mean work, passed between two moments, with fractions at both ends."""
+        done = self.n_mean if by_work and self.n_mean is not None else np.arange(len(self.marks_ns))
+        first, last = np.interp((begin_ns, end_ns), self.marks_ns, done)
         return float(last - first)
 
 
@@ -95,9 +163,11 @@ class Activity:
         n_iterations: how many iterations passed, with fractions at both ends.
         is_continuous: whether iterations ran, as far as is known, all the time, but for short gaps.
         gaps_s: for how much of the time no iteration ran [s].
+        n_mean: how many iterations of mean work passed.
     """
 
     n_iterations: float
+    n_mean: float
     is_continuous: bool
     gaps_s: float
 
@@ -133,6 +203,16 @@ class RankLog(Protocol):
     @property
     def n_iterations(self) -> float:
         """Return how many there were."""
+        ...
+
+    @property
+    def n_mean(self) -> float:
+        """Return how many of mean work there were."""
+        ...
+
+    @property
+    def work_per_iteration(self) -> float | None:
+        """Return the work of a mean iteration; None: it is not known."""
         ...
 
     @property
@@ -176,6 +256,15 @@ class RankLog(Protocol):
         ...
 
 
+def n_together(logs: Sequence[RankLog], activities: Sequence[Activity]) -> float:
+    """Return how many iterations ranks did together: of the slowest or, where all tell their work, of mean work."""
+    work = [log.work_per_iteration or 0.0 for log in logs]
+    if not all(work):
+        return min(activity.n_iterations for activity in activities)
+    done = sum(each * activity.n_mean for each, activity in zip(work, activities, strict=True))
+    return done / sum(work)
+
+
 class IterationLog:
     """The iterations of one rank of a run.
 
@@ -184,6 +273,7 @@ class IterationLog:
         resumed_ns: when the log is resumed [ns].
         lease_s: the shortest silence that counts as long [s].
         by_another: whether another process goes on with the run: it numbers its messages and iterations from 0.
+        is_alone: whether no other rank has part in its iterations: then its work says how long they take.
 
     Attributes:
         begin_ns: when the oldest remembered iteration began [ns].
@@ -198,6 +288,8 @@ class IterationLog:
         active_s: time of iterations, with the short gaps between them [s].
         running_s: time of iterations alone, which a power limit may change [s].
         rhythm: what is known of the rhythm of the iterations.
+        work: how iterations count by their work.
+        n_more: how many more of mean work there were than iterations.
     """
 
     def __init__(
@@ -207,6 +299,7 @@ class IterationLog:
         resumed_ns: int = 0,
         lease_s: float = math.inf,
         by_another: bool = False,
+        is_alone: bool = True,
     ) -> None:
         self._resumed_ns = resumed_ns
         self._lease_s = lease_s
@@ -233,6 +326,9 @@ class IterationLog:
         """What another process goes on with, until it has done something itself."""
         self.rhythm = RhythmTracker()
         self._trusts_requests = True
+        self.work = WorkScale(None if before is None else before.work_per_iteration)
+        self.n_more = 0.0 if before is None else before.n_more
+        self._is_alone, self._is_by_work = is_alone, False
         if before is not None:
             self._resume(before, by_another=by_another)
 
@@ -250,6 +346,8 @@ class IterationLog:
             seq=self._last_seq,
             next_iteration=self._next_iteration,
             end_ns=self.end_ns,
+            n_more=self.n_more,
+            work_per_iteration=self.work.work_per_iteration,
         )
 
     def _resume(self, before: IterationTotals, *, by_another: bool) -> None:
@@ -282,6 +380,33 @@ class IterationLog:
             return None
         return self.n_iterations + max(announced - self._next_iteration, 0)
 
+    @property
+    def n_mean(self) -> float:
+        """Return how many iterations of mean work there were so far."""
+        return self.n_iterations + self.n_more
+
+    @property
+    def work_per_iteration(self) -> float | None:
+        """Return the work of a mean iteration; None: it is not known."""
+        return self.work.work_per_iteration
+
+    def n_in_all(self, status: RankStatus) -> float | None:
+        """Return how many iterations of mean work there will be in all, counted as `n_mean` counts.
+
+        What was done before the first observed iteration, and what is left of the announced ones, counts as those seen.
+        """
+        mean = self.work_per_iteration
+        if self._next_iteration is None:
+            return None
+        mean_ratio = self.n_mean / self.n_iterations if self.n_iterations else 1.0
+        if mean is not None and status.total_work is not None:
+            n_left = status.total_work / mean - self._next_iteration * mean_ratio
+        elif status.total_iterations is not None:
+            n_left = (status.total_iterations - self._next_iteration) * mean_ratio
+        else:
+            return None
+        return self.n_mean + max(n_left, 0.0)
+
     def is_paused(self, now_ns: int, *, after_s: float) -> bool:
         """Return whether no iteration has come for `after_s`, and for several of the usual iteration times."""
         if self.end_ns is None or not self.n_iterations:
@@ -313,6 +438,8 @@ class IterationLog:
             self.n_rejected += 1
             return False
         self._last_seq = message.seq
+        n_mean = self.work.n_mean(work_of(message), len(ends_ns))
+        marks = marks.counted_as(n_mean, is_by_work=self._judges_by_work)
         suspended = None
         if message.begin_ns < self._resumed_ns and self.n_iterations:
             suspended = self._suspended_iteration(message.begin_ns, ends_ns)
@@ -322,8 +449,8 @@ class IterationLog:
         elif suspended is None:
             self._count_iterations(marks)
         else:
-            self._count(Part(message.first, message.begin_ns, ends_ns[:suspended]))
-            self._count(Part(message.first + suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :]))
+            self._count(marks.part(0, message.begin_ns, ends_ns[:suspended]))
+            self._count(marks.part(suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :]))
         if message.epoch >= self.n_epochs:
             self._count_epoch(message)
         return True
@@ -331,18 +458,22 @@ class IterationLog:
     def _count_iterations(self, marks: IterationMarks) -> None:
         """Count the iterations of a message, without the pauses in it."""
         if not len(marks.ends_ns):  # the only one was the warm-up: the next one begins here
-            self._count(Part(marks.first, marks.begin_ns, marks.ends_ns))
+            self._count(marks.part(0, marks.begin_ns, marks.ends_ns))
             return
+        if marks.is_by_work and not self._is_by_work:
+            self._is_by_work = True
+            self.rhythm.forget()
         self._trusts_requests = self._trusts_requests and not marks.fetches_ahead
         intervals = marks.intervals(trusts_requests=self._trusts_requests)
-        usual = usual_step(self.rhythm.last_times_s(intervals)) if marks.counts_steps else None
+        is_regular = marks.counts_steps and not self._judges_by_work  # else a late mark is not to be told from work
+        usual = usual_step(self.rhythm.last_times_s(intervals)) if is_regular else None
         for part in marks.without(self.rhythm.find_pauses(intervals)):
             self._count(part, usual)
         self.rhythm.add(intervals, duration_s=(int(marks.ends_ns[-1]) - marks.begin_ns) / NS_PER_S)
 
     def _count(self, part: Part, usual: UsualStep | None = None) -> None:
         """Count iterations without a gap, and those lost before them; `usual` is what the last ones took."""
-        first, begin_ns, ends_ns = part
+        first, begin_ns, ends_ns, n_mean = part
         n_lost = 0
         if self.end_ns is not None and self._next_iteration is not None:
             gap_ns = begin_ns - self.end_ns
@@ -358,11 +489,18 @@ class IterationLog:
         self._next_iteration = first + len(ends_ns)
         self.n_lost += n_lost
         self.n_iterations += len(ends_ns) + n_lost
-        span = self._add_span(begin_ns, ends_ns)
+        if n_mean is not None:
+            self.n_more += float(n_mean.sum()) - len(ends_ns)
+        span = self._add_span(begin_ns, ends_ns, n_mean)
         self._settle(usual)
         ran_s = (span.end_ns - span.begin_ns) / NS_PER_S
         self.active_s += ran_s
         self.running_s += ran_s
+
+    @property
+    def _judges_by_work(self) -> bool:
+        """Return whether times are those of an iteration of mean work."""
+        return self._is_alone and self.work.is_uneven and self.work_per_iteration is not None
 
     def _count_warm_up(self, first: int, begin_ns: int) -> None:
         """Count the first iteration of a process, whose time is a pause, up to where the next ones begin."""
@@ -427,7 +565,7 @@ class IterationLog:
     def activity(self, begin_ns: int, end_ns: int) -> Activity:
         """Return what is known of the iterations between two moments."""
         is_continuous = self.begin_ns is not None and self.begin_ns <= begin_ns and end_ns <= (self.end_ns or 0)
-        n_iterations, ran_ns = 0.0, 0
+        n_iterations, n_mean, ran_ns = 0.0, 0.0, 0
         for span in reversed(self._spans):  # the interval lies at the end
             if span.end_ns <= begin_ns:
                 break
@@ -436,33 +574,38 @@ class IterationLog:
                 is_continuous = False
             if span.begin_ns < end_ns:
                 n_iterations += span.count(begin_ns, end_ns)
+                n_mean += span.count(begin_ns, end_ns, by_work=True)
                 ran_ns += min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns)
         gaps_s = (end_ns - begin_ns - ran_ns) / NS_PER_S
-        return Activity(n_iterations=n_iterations, is_continuous=is_continuous, gaps_s=gaps_s)
+        return Activity(n_iterations=n_iterations, n_mean=n_mean, is_continuous=is_continuous, gaps_s=gaps_s)
 
     def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:
         """Return how long each iteration took that ended after one moment and not after another [s].
 
-        Of more than `at_most` iterations only every second, third, … is returned, over the whole time.
+        Of more than `at_most` iterations only every second, third, … is returned, over the whole time. Where they
+        differ in work it is the time of one of mean work.
         """
-        ended: list[NDArray[np.int64]] = []
+        ended: list[Values] = []
         for span in reversed(self._spans):
             if span.end_ns <= begin_ns:
                 break
             if span.begin_ns < end_ns:
                 first, last = np.searchsorted(span.marks_ns[1:], (begin_ns, end_ns), side="right")
-                ended.append(np.diff(span.marks_ns[first : last + 1]))
+                times_ns = np.diff(span.marks_ns[first : last + 1])
+                n_mean = span.n_mean if self._judges_by_work else None
+                ended.append(times_ns if n_mean is None else times_ns / np.diff(n_mean[first : last + 1]))
         if not ended:
             return ()
         times_ns = np.concatenate(ended[::-1])
         return tuple((times_ns[:: max(1, math.ceil(len(times_ns) / at_most))] / NS_PER_S).tolist())
 
-    def _add_span(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> IterationSpan:
+    def _add_span(self, begin_ns: int, ends_ns: NDArray[np.int64], n_mean: Values | None = None) -> IterationSpan:
         gap_ns = ENDLESS_NS if self.end_ns is None else begin_ns - self.end_ns
         if self.end_ns is None and len(ends_ns):
             self.first_begin_ns = begin_ns
         marks_ns = np.concatenate(([begin_ns], ends_ns))
-        span = IterationSpan(marks_ns, begin_ns, int(marks_ns[-1]), gap_ns)
+        done = None if n_mean is None else np.concatenate(([0.0], np.cumsum(n_mean)))
+        span = IterationSpan(marks_ns, begin_ns, int(marks_ns[-1]), gap_ns, done)
         self._add(span)
         return span
 
@@ -481,7 +624,7 @@ class IterationLog:
             for place, span in enumerate(spans):
                 last = first + len(span.marks_ns) - 1
                 part_ns = marks_ns[first : last + 1]
-                spans[place] = IterationSpan(part_ns, int(part_ns[0]), int(part_ns[-1]), span.gap_ns)
+                spans[place] = IterationSpan(part_ns, int(part_ns[0]), int(part_ns[-1]), span.gap_ns, span.n_mean)
                 first = last
         self._spans.extend(spans)
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.accounting.iteration_log import RankLog
+from controller.accounting.iteration_log import RankLog, n_together
 from controller.ports import EnergyMeter, Sample
 from controller.runtime.clock import NS_PER_S
 
@@ -23,7 +23,8 @@ class MeterInterval:
     Attributes:
         begin_ns, end_ns: from when to when [ns].
         active: whether iterations ran all the time.
-        n_iterations: how many passed, with fractions of those that began or ended outside.
+        n_iterations: how many passed, with fractions of those that began or ended outside; where their work is known,
+            how many of mean work.
         energy_j: the energy of the GPUs [J].
         gaps_s: the short gaps between iterations in it, as at the turn of an epoch [s].
         iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
@@ -158,7 +159,7 @@ def _interval(logs: Sequence[RankLog], readings: Sequence[tuple[Sample, Sample]]
         begin_ns=begin_ns,
         end_ns=end_ns,
         active=not unmeasured_s and all(activity.is_continuous for activity in activities),
-        n_iterations=counts[slowest],
+        n_iterations=n_together(logs, activities),
         energy_j=sum(map(_used_j, readings)),
         unmeasured_s=unmeasured_s,
         gaps_s=max(activity.gaps_s for activity in activities),  # the others wait for it

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from controller.accounting.asked_pauses import AskedPauses
-from controller.accounting.iteration_log import Activity, IterationLog, IterationTotals, RankLog
+from controller.accounting.iteration_log import MEAN_ITERATIONS, Activity, IterationLog, IterationTotals, RankLog
 from controller.runtime.clock import NS_PER_S
 from policies.profiling.rhythm_track import RunRhythm, rhythm_of_run
 from publishers.messages.topics import RunKey
@@ -127,6 +127,17 @@ class PooledLog:
         return sum(log.n_iterations for log in self._logs)
 
     @property
+    def n_mean(self) -> float:
+        """Return how many iterations of mean work there were in all, by the mean of each."""
+        return sum(log.n_mean for log in self._logs)
+
+    @property
+    def work_per_iteration(self) -> float | None:
+        """Return the work of a mean iteration of any of them; None: one does not tell it."""
+        work = [log.work_per_iteration or 0.0 for log in self._running or self._live]
+        return sum(work) / len(work) if work and all(work) else None
+
+    @property
     def n_unobserved(self) -> float:
         """Return how many iterations were done before they were observed."""
         return sum(rank.log.n_unobserved for rank in self._ranks)
@@ -180,9 +191,10 @@ class PooledLog:
             if (log.begin_ns or 0) < end_ns and (log in self._running or (log.end_ns or 0) > begin_ns)
         ]
         if not there:
-            return Activity(n_iterations=0.0, is_continuous=False, gaps_s=(end_ns - begin_ns) / NS_PER_S)
+            return Activity(n_iterations=0.0, n_mean=0.0, is_continuous=False, gaps_s=(end_ns - begin_ns) / NS_PER_S)
         return Activity(
             n_iterations=sum(each.n_iterations for each in there),
+            n_mean=sum(each.n_mean for each in there),
             is_continuous=all(each.is_continuous for each in there),
             gaps_s=sum(each.gaps_s for each in there) / len(there),
         )
@@ -243,6 +255,7 @@ class Ranks:
         self.asked_pauses = AskedPauses()
         self._lease_s = lease_s
         self._joined_s = 0.0
+        self._has_told_work = self._has_told_no_work = False
 
     @property
     def slowest(self) -> RankLog:
@@ -258,6 +271,44 @@ class Ranks:
         most = SAME_PROGRESS_RATIO * self.slowest.n_iterations
         times_s = [log.running_s / log.n_iterations for log in self.logs if 0 < log.n_iterations <= most]
         return self.slowest.n_iterations * min(times_s, default=0.0)
+
+    @property
+    def work_per_iteration(self) -> float | None:
+        """Return the work of a mean iteration of all ranks here together; None: iterations are counted."""
+        work = [log.work_per_iteration or 0.0 for log in self.logs]
+        return sum(work) if work and all(work) else None
+
+    @property
+    def awaits_work(self) -> bool:
+        """Return whether the work of a mean iteration will soon be known."""
+        return any(rank.log.work.is_awaited for rank in self.members.values() if not rank.ended)
+
+    @property
+    def n_done(self) -> float:
+        """Return how many iterations were done: those of the slowest, of mean work where that is known."""
+        return self.slowest.n_iterations * self._mean_ratio
+
+    def n_in_all(self) -> float | None:
+        """Return how many there will be in all, counted as `n_done` is; None: it is not known."""
+        slowest, status = self.slowest, self.status
+        if self.work_per_iteration is None or isinstance(slowest, PooledLog):
+            total = slowest.total_iterations(status.total_iterations)
+            return None if total is None else total * self._mean_ratio
+        logs = [(rank.log, rank.status) for rank in self.members.values() if rank.log in self.logs]
+        totals = [(log.work_per_iteration or 0.0, log.n_in_all(status)) for log, status in logs]
+        known = [(work, total) for work, total in totals if total is not None]
+        if len(known) < len(totals):
+            return None
+        return sum(work * total for work, total in known) / sum(work for work, _ in known)
+
+    @property
+    def _mean_ratio(self) -> float:
+        """Return how many iterations of mean work one was so far, over all ranks."""
+        if self.work_per_iteration is None:
+            return 1.0
+        done = [(log.work_per_iteration or 0.0, log) for log in self.logs]
+        n_iterations = sum(work * log.n_iterations for work, log in done)
+        return sum(work * log.n_mean for work, log in done) / n_iterations if n_iterations else 1.0
 
     @property
     def rhythm(self) -> RunRhythm:
@@ -347,6 +398,7 @@ class Ranks:
 
     def expire(self, now_s: float) -> End | None:
         """End the ranks and rivals that are silent; return how the run has ended once all ranks have."""
+        self._tell_work()
         if self.rivals_s:
             self.rivals_s = {n: at_s for n, at_s in self.rivals_s.items() if now_s - at_s <= self._lease_s}
         for number, rank in self.members.items():
@@ -360,6 +412,24 @@ class Ranks:
             return None
         may_reconnect = (r for r in self.members.values() if r.ended == "lost" and now_s - r.ended_s < LOST_GRACE_S)
         return None if any(may_reconnect) else self.ending
+
+    def _tell_work(self) -> None:
+        """Log, once each, that work counts from now on, and that it does not any more."""
+        told = self.work_per_iteration
+        logs = {number: rank.log for number, rank in self.members.items() if not rank.ended}
+        if told is not None and not self._has_told_work:
+            self._has_told_work = True
+            unit = self.status.work_unit or "units of work"
+            _LOGGER.info("%s: counting by work: %.4g %s in a mean iteration", self.name, told, unit)
+        silent = [n for n, log in logs.items() if not log.work_per_iteration and log.n_iterations > 2 * MEAN_ITERATIONS]
+        is_expected = self._has_told_work or any(
+            log.work_per_iteration or log.work.has_stopped for log in logs.values()
+        )
+        if silent and is_expected and not self._has_told_no_work:
+            self._has_told_no_work = True
+            _LOGGER.warning(
+                "%s: rank %d does not tell the work of its iterations: counting these", self.name, silent[0]
+            )
 
     def have_gathered(self, now_s: float) -> bool:
         """Return whether every rank that is to come has come, and iterates."""
@@ -400,19 +470,22 @@ class Ranks:
 
     def _log_for(self, number: int, status: RankStatus, now_s: float) -> IterationLog:
         """Return the log of a process, resumed where a former controller knew it, or another one with its rank."""
+        is_alone = status.world_size == 1
         known = self._checkpoints.pop(number, None)  # once: what came back after another would be counted twice
         if known is None:
-            return IterationLog()
+            return IterationLog(is_alone=is_alone)
         self.is_resumed = True
         if (known.pid, known.started_at_s) == (status.pid, status.started_at_s):
-            return IterationLog(known.totals, resumed_ns=round(now_s * NS_PER_S), lease_s=self._lease_s)
+            resumed_ns = round(now_s * NS_PER_S)
+            return IterationLog(known.totals, resumed_ns=resumed_ns, lease_s=self._lease_s, is_alone=is_alone)
         self.is_restarted = True
-        return IterationLog(known.totals, by_another=True)
+        return IterationLog(known.totals, by_another=True, is_alone=is_alone)
 
     @staticmethod
     def _log_after(former: Rank) -> IterationLog:
         """Return the log of a process that takes a rank's place: it goes on with what was broken off."""
-        return IterationLog(None if former.ended == "finished" else former.log.totals(), by_another=True)
+        before = None if former.ended == "finished" else former.log.totals()
+        return IterationLog(before, by_another=True, is_alone=former.status.world_size == 1)
 
     def _patience_s(self, rank: Rank) -> float:
         """Return how long the status of a living process may stay away [s]: it comes with the heartbeat."""

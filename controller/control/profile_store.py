@@ -17,14 +17,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
 from publishers.shared.files.file_writer import Content, FileWriter
@@ -38,6 +38,8 @@ _PLAUSIBLE: Final = (1e-6, 1e9)
 """All limits and powers [W] and rates [1/s] lie between these."""
 _PLAUSIBLE_CI_RATIO: Final = (1e-6, 10.0)
 """And the half-widths of their intervals, over the value: of noisy powers they can be twice as wide as that."""
+_MOST_WORK: Final = 1e15
+"""Of an iteration, or of those of many ranks together."""
 _MOST_MEASURED: Final = 1e12
 """More iterations, or seconds, than any curve rests on."""
 
@@ -69,8 +71,16 @@ class ProfileKey:
     driver: str = ""
 
 
-Curves = dict[ProfileKey, tuple[Path, PowerProfile]]
-"""The curves and their files, the one that was saved longest ago first."""
+class Curve(NamedTuple):
+    """A curve, its file, and how much work a mean iteration of it was; None: it counts iterations."""
+
+    path: Path
+    profile: PowerProfile
+    work_per_iteration: float | None
+
+
+Curves = dict[ProfileKey, Curve]
+"""The curves, the one that was saved longest ago first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +92,21 @@ class StoredProfile:
         kind: `exact`: measured for this job and batch size on these GPUs with this driver, so not to be measured again;
             `prior`: of a similar job, to be checked.
         origin: where it comes from, in words.
+        work_per_iteration: how much work a mean iteration of it was; None: it counts iterations, or is of another job.
     """
 
     profile: PowerProfile
     kind: Literal["exact", "prior"]
     origin: str
+    work_per_iteration: float | None = None
+
+    def counted_by(self, work_per_iteration: float | None) -> Self:
+        """Return the curve with the rates of a run whose mean iteration is so much work; None: it is not known."""
+        if self.work_per_iteration is None or work_per_iteration is None:
+            return self
+        rate_ratio = self.work_per_iteration / work_per_iteration
+        profile = self.profile.scaled(rate_ratio=rate_ratio)
+        return replace(self, profile=profile, work_per_iteration=work_per_iteration)
 
 
 class ProfileStore:
@@ -118,22 +138,27 @@ class ProfileStore:
         """Return a stored curve, or one of a similar job; None where there is neither."""
         curves = self._loaded()
         if key in curves:
-            return StoredProfile(profile=curves[key][1], kind="exact", origin="measured before")
+            curve = curves[key]
+            return StoredProfile(
+                profile=curve.profile,
+                kind="exact",
+                origin="measured before",
+                work_per_iteration=curve.work_per_iteration,
+            )
         same_job = {
-            other: profile for other, (_, profile) in curves.items() if (other.user, other.job) == (key.user, key.job)
+            other: curve.profile for other, curve in curves.items() if (other.user, other.job) == (key.user, key.job)
         }
         similar = nearest_profile(key, same_job)
         return None if similar is None else StoredProfile(profile=similar.profile, kind="prior", origin=similar.origin)
 
-    def save(self, key: ProfileKey, profile: PowerProfile) -> None:
-        """Save a curve; a disk that refuses is logged once."""
+    def save(self, key: ProfileKey, profile: PowerProfile, *, work_per_iteration: float | None = None) -> None:
+        """Save a curve, and how much work its mean iteration is; a disk that refuses is logged once."""
         curves, path = self._loaded(), path_of(self._folder, key)
         curves.pop(key, None)
-        curves[key] = path, profile
-        changes: dict[Path, Content | None] = {path: partial(content_of, key, profile)}
+        curves[key] = Curve(path, profile, work_per_iteration)
+        changes: dict[Path, Content | None] = {path: partial(content_of, key, profile, work_per_iteration)}
         while len(curves) > MAX_PROFILES:
-            dropped, _ = curves.pop(_oldest_of_who_has_most(curves))
-            changes[dropped] = None
+            changes[curves.pop(_oldest_of_who_has_most(curves)).path] = None
         self._writer.put(changes)
 
     def flush(self, timeout_s: float) -> bool:
@@ -159,6 +184,7 @@ class _Head(Struct, frozen=True, kw_only=True):
 class _File(_Head, frozen=True, kw_only=True):
     key: ProfileKey
     points: list[ProfilePoint]
+    work_per_iteration: Annotated[float, Meta(gt=0, le=_MOST_WORK)] | None = None
 
 
 def read_all(folder: Path) -> Curves:
@@ -173,12 +199,18 @@ def read_all(folder: Path) -> Curves:
         with suppress(OSError):
             half.unlink()
     read.sort(key=lambda file: file[0])
-    return {key: (path, profile) for _, path, key, profile in read}
+    return {key: Curve(path, profile, work) for _, path, key, profile, work in read}
 
 
-def content_of(key: ProfileKey, profile: PowerProfile) -> bytes:
+def content_of(key: ProfileKey, profile: PowerProfile, work_per_iteration: float | None = None) -> bytes:
     """Return the content of the file of a curve."""
-    file = {"version": VERSION, "key": asdict(key), "points": [asdict(point) for point in profile.points]}
+    file: dict[str, Any] = {
+        "version": VERSION,
+        "key": asdict(key),
+        "points": [asdict(point) for point in profile.points],
+    }
+    if work_per_iteration is not None:
+        file["work_per_iteration"] = work_per_iteration
     return msgspec.json.format(msgspec.json.encode(file), indent=2)
 
 
@@ -189,7 +221,7 @@ def path_of(folder: Path, key: ProfileKey) -> Path:
     return folder / f"{key.job}-{digest}.json"
 
 
-def _read(path: Path) -> tuple[ProfileKey, PowerProfile]:
+def _read(path: Path) -> tuple[ProfileKey, PowerProfile, float | None]:
     content = path.read_bytes()
     version = msgspec.json.decode(content, type=_Head).version
     if version != VERSION:
@@ -200,7 +232,7 @@ def _read(path: Path) -> tuple[ProfileKey, PowerProfile]:
     for point in file.points:
         _check(point)
     points = sorted(file.points, key=lambda point: point.power_limit_w)
-    return file.key, PowerProfile(points=tuple(points))
+    return file.key, PowerProfile(points=tuple(points)), file.work_per_iteration
 
 
 def _check(point: ProfilePoint) -> None:

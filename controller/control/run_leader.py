@@ -43,6 +43,7 @@ from controller.history.run_history import BegunRun, JobKey, RunHistory
 from controller.ports import Blocked, Goal, GoalPreview, Pin, PinPreview, Provenance, SignalSource, Target
 from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
+from policies.planning.run_length import GuessedLength
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm import NotProfiledReason
 from policies.savings.books import Purpose
@@ -213,7 +214,7 @@ class RunLeader:
         decision = self.limits.decide(
             DecisionInputs(
                 now_s=now.wall_s,
-                n_iterations=slowest.n_iterations,
+                n_iterations=ranks.n_done,
                 rhythm=ranks.rhythm,
                 waits_because="a GPU cannot be read" if self._account.has_unreadable_gpu else waits_because,
                 is_multi_node=ranks.is_multi_node,
@@ -315,10 +316,12 @@ class RunLeader:
         """Return from what the curve is learnt; None: a stored one waits until it is known what an iteration is."""
         floor_w, ceiling_w = self._gpus.bounds_w()
         stored = self._store.load(self._profile_key())
-        if stored is not None and stored.kind == "exact" and self._ranks.rhythm.standing == "unknown":
+        is_unknown = self._ranks.rhythm.standing == "unknown" or self._ranks.awaits_work
+        if stored is not None and stored.kind == "exact" and is_unknown:
             return None
         if stored is not None:
             _LOGGER.info("%s: using a stored profile (%s): %s", self._ranks.name, stored.kind, stored.origin)
+            stored = stored.counted_by(self._ranks.work_per_iteration)
         return CurveStart(
             floor_power_limit_w=floor_w,
             ceiling_power_limit_w=ceiling_w,
@@ -351,27 +354,20 @@ class RunLeader:
 
     def _plan_inputs(self, now: Now, slowest: RankLog, goal: Goal | None = None) -> PlanInputs:
         """Return what a plan rests on, with the goal of the run, or another one."""
-        status, provenance = self._ranks.status, self._signal.provenance()
+        status, provenance, total = self._ranks.status, self._signal.provenance(), self._ranks.n_in_all()
         has_deadline = self.limits.rules.objective == "deadline" if goal is None else goal.deadline_s is not None
         return PlanInputs(
             now_s=now.wall_s,
             history=self._signal.history(),
             forecast=self._signal.forecast(),
             progress=Progress(
-                n_iterations=slowest.n_iterations,
+                n_iterations=self._ranks.n_done,
                 active_s=self._ranks.running_s,
                 started_at_s=status.started_at_s,
-                total_iterations=slowest.total_iterations(status.total_iterations),
+                total_iterations=total,
                 spent=self._spent(),
                 asked_pause_s=(status.paused_s or 0.0) + (self._paused_for_s(now) or 0.0),
-                guessed=guessed_length(
-                    self._history.ended(self._key),
-                    status,
-                    gpu_model=self._gpus.model,
-                    n_iterations=slowest.n_iterations,
-                    n_unobserved=slowest.n_unobserved,
-                    now_s=now.wall_s,
-                ),
+                guessed=None if total is not None else self._guessed_length(now, slowest),
             ),
             provenance=provenance,
             share=self._share(),
@@ -379,6 +375,21 @@ class RunLeader:
             slack=self._slack(provenance, now) if has_deadline else None,
             time_limit_s=status.time_limit_s,
         )
+
+    def _guessed_length(self, now: Now, slowest: RankLog) -> GuessedLength | None:
+        """Return where the run is taken to end by former runs, counted as what is done of this one."""
+        guessed = guessed_length(
+            self._history.ended(self._key),
+            self._ranks.status,
+            gpu_model=self._gpus.model,
+            n_iterations=slowest.n_iterations,
+            n_unobserved=slowest.n_unobserved,
+            now_s=now.wall_s,
+        )
+        if guessed is None or not slowest.n_iterations:
+            return guessed
+        mean_ratio = self._ranks.n_done / slowest.n_iterations
+        return replace(guessed, total_iterations=guessed.total_iterations * mean_ratio)
 
     def _spent(self) -> float | None:
         """Return what a budget has paid for the run on all nodes; None while that is not known."""
@@ -404,7 +415,7 @@ class RunLeader:
         measured = measured_in(state)
         if measured is None:
             return
-        self._store.save(self._profile_key(), measured)
+        self._store.save(self._profile_key(), measured, work_per_iteration=self._ranks.work_per_iteration)
         if isinstance(state, Planned):
             points = measured.points
             limits_w = sorted(point.power_limit_w for point in points)

@@ -140,6 +140,11 @@ class RhythmTracker:
         elif self._due_n == FIRST_JUDGED_N:
             self._screen()
 
+    def forget(self) -> None:
+        """Forget the intervals so far, since the next ones are other times of the same iterations."""
+        self._recent.clear()
+        self._n_recent = 0
+
     def _last(self, new: Intervals, n: int) -> Intervals:
         """Return so many intervals that end with new ones, of the same kind."""
         parts, n_missing = deque([new]), n - len(new)

@@ -28,6 +28,9 @@ from publishers.messages.codec import (
 
 _BYTES_PER_END: Final = 8
 MAX_ITERATIONS: Final = MAX_BINARY_BYTES // _BYTES_PER_END
+MAX_WORK_UNIT: Final = 32
+MAX_WORK: Final = 1e15
+"""Of one iteration, in whatever unit."""
 MAX_CANDIDATES: Final = 256
 BatchSizes = Annotated[list[BatchSize], Meta(max_length=MAX_CANDIDATES)]
 CountedBy = Literal["callback", "caller", "optimizer", "waiter", "loader"]
@@ -46,6 +49,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     iterate (a validation, a checkpoint), and will go on. A `pausable` one waits between two iterations when its
     controller asks for it, `max_pause_s` at a time: now since `paused_since_ns`, and before for `paused_s`. `launch` is
     the id of the `gridchase run` that the process is below; None where a launcher or the user says which run it is of.
+    `work_unit` is what `Iterations.work` is counted in, a word like `tokens`; `total_work` is how much of it this
+    process will do in all, counted as `total_iterations` is.
     """
 
     run: Name
@@ -70,6 +75,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     paused_since_ns: TimeNs | None = None
     paused_s: Amount | None = None
     launch: Name | None = None
+    work_unit: Annotated[str, Meta(min_length=1, max_length=MAX_WORK_UNIT)] | None = None
+    total_work: Annotated[float, Meta(gt=0, le=1e18)] | None = None
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):
@@ -86,6 +93,9 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
     `request_ns` is when the training asked its data loader for the first batch of each iteration, `received_ns` when it
     got it: from the end before to the request is where a pause can be; from request to receipt the training waited for
     data. Both are packed as `end_ns`; empty: not known.
+
+    `work` is how much work each iteration was, for example how many tokens: a little-endian float64 each, NaN where it
+    is not known; empty: of none.
     """
 
     run: Name
@@ -98,6 +108,7 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
     counted_by: CountedBy = "loader"
     request_ns: bytes = b""
     received_ns: bytes = b""
+    work: bytes = b""
 
     def __post_init__(self) -> None:
         """Check the arrays: ends whole, not empty, not too long, never going backwards; others within iterations."""
@@ -113,6 +124,7 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
         for name, packed in (("request_ns", self.request_ns), ("received_ns", self.received_ns)):
             if packed:
                 self._check_within(name, packed, ends)
+        self._check_length("work", self.work)
 
     def ends_ns(self) -> "array[int]":
         """Return the end of each iteration, shape (n_iterations,) [ns]."""
@@ -126,9 +138,22 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
         """Return when the first batch of each iteration was there, shape (n_iterations,) [ns]; None: not known."""
         return _unpacked(self.received_ns) if self.received_ns else None
 
-    def _check_within(self, name: str, packed: bytes, ends_ns: list[int]) -> None:
-        if len(packed) != len(self.end_ns):
+    def amounts_of_work(self) -> "array[float] | None":
+        """Return how much work each iteration was, shape (n_iterations,); None: not known."""
+        if not self.work:
+            return None
+        amounts = array("d")
+        amounts.frombytes(self.work)
+        if byteorder == "big":
+            amounts.byteswap()
+        return amounts
+
+    def _check_length(self, name: str, packed: bytes) -> None:
+        if packed and len(packed) != len(self.end_ns):
             raise ValueError(f"{name} has {len(packed)} bytes: must be as many as end_ns, {len(self.end_ns)}, or none")
+
+    def _check_within(self, name: str, packed: bytes, ends_ns: list[int]) -> None:
+        self._check_length(name, packed)
         times_ns = _unpacked(packed)
         if any(map(operator.gt, (self.begin_ns, *ends_ns), times_ns)) or any(map(operator.gt, times_ns, ends_ns)):
             raise ValueError(f"{name} is not within its iteration")
@@ -221,3 +246,11 @@ def pack_ends(ends_ns: "array[int]") -> bytes:
         ends_ns = array("q", ends_ns)
         ends_ns.byteswap()
     return ends_ns.tobytes()
+
+
+def pack_work(amounts: "array[float]") -> bytes:
+    """Return how much work iterations were, as it travels: little-endian float64."""
+    if byteorder == "big":
+        amounts = array("d", amounts)
+        amounts.byteswap()
+    return amounts.tobytes()

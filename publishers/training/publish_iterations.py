@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.data_loader import batch_size_of
@@ -22,6 +22,8 @@ def publish_iterations(
     epochs: int | None = None,
     total_iterations: int | None = None,
     first_epoch: int = 0,
+    work: Callable[[Any], float] | None = None,
+    total_work: float | None = None,
     **options: Unpack[PublisherOptions],
 ) -> I:
     """Return `iterable` (a data loader), publishing the iterations of each pass over it.
@@ -43,6 +45,11 @@ def publish_iterations(
         total_iterations: how long the run is, else: how many iterations this process publishes in all; those that an
             earlier process of a resumed run has published are not among them.
         first_epoch: the number of the first pass: 0, or how many epochs of a resumed run were trained before.
+        work: returns how much work a batch is, where that varies, as with sequences of unequal length:
+            `lambda batch: batch["input_ids"].numel()`. An iteration's work is that of its batches, and the controller
+            measures by work, so that rates scatter less. What is returned must be a number above 0 that the host
+            knows; else, and where it raises, the iteration counts as one of mean work.
+        total_work: how much work this process does in all, where that is known better than the iterations.
         options: who publishes, and where to; each has a default:
 
             - `job`: the name under which this training recurs; else `GRIDCHASE_JOB`.
@@ -65,6 +72,7 @@ def publish_iterations(
               `GRIDCHASE_EMISSIONS_FILE`, else none.
             - `pausable`, `max_pause_s`: whether, and how long [s], the controller may pause it; False, 300.
             - `early_stop`: whether its loops end where `should_stop`, on all ranks after the same iteration; False.
+            - `work_unit`: what work is counted in, a word like `tokens`; None.
             - `boot_id`: within what `clock_ns` is comparable; else the machine's boot.
     """
     if options.get("batch_size") is None:
@@ -73,12 +81,14 @@ def publish_iterations(
         resolve_or_warn(options, caller="publish_iterations"),
         clock_ns,
         clock_s,
-        announces=epochs is not None or total_iterations is not None,
+        announces=(epochs, total_iterations, total_work) != (None, None, None),
     )
+    if total_work is not None:
+        publisher.progress.set_total_work(total_work)
     if total_iterations is not None:
         publisher.progress.set_total(total_iterations)
     publisher.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
-    return published(iterable, publisher, epochs_or_warn(epochs))
+    return published(iterable, publisher, epochs_or_warn(epochs), work)
 
 
 def publisher_of(iterable: object) -> Publisher:

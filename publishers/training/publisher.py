@@ -12,15 +12,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, Unpack
 
 from publishers.messages.training import Metric
 from publishers.mqtt.connection import Connect
 from publishers.training.coerce import to_bool, to_float, to_int, to_text, warn_once
 from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.iterations.loader_pass import LoaderPasses
-from publishers.training.iterations.optimizer_hook import count_steps
-from publishers.training.iterations.output_waiter import OutputWaiter
 from publishers.training.iterations.progress import (
     MAX_METRIC,
     RunProgress,
@@ -30,6 +28,8 @@ from publishers.training.iterations.progress import (
 )
 from publishers.training.iterations.published_loader import published
 from publishers.training.iterations.recorder import Recorder
+from publishers.training.iterations.steps.optimizer_hook import count_steps
+from publishers.training.iterations.steps.output_waiter import OutputWaiter
 from publishers.training.reporting.run_summary import RunSummary
 from publishers.training.run.next_run import RunSplitter, after_each_cell, is_data_worker
 from publishers.training.run.no_worker import NO_WORKER, NoWorker
@@ -62,7 +62,7 @@ class Publisher:
     Args:
         clock_ns: as for `publish_iterations`.
         clock_s: as for `publish_iterations`.
-        total_iterations: as for `publish_iterations`.
+        total_iterations, total_work: as for `publish_iterations`.
         first_epoch: as for `publish_iterations`.
         connect: opens the connection to the broker; None: paho.
         options: who publishes, and where to: as for `publish_iterations`.
@@ -83,6 +83,7 @@ class Publisher:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         clock_s: Callable[[], float] = time.time,
         total_iterations: int | None = None,
+        total_work: float | None = None,
         first_epoch: int = 0,
         connect: Connect | None = None,
         **options: Unpack[PublisherOptions],
@@ -92,31 +93,36 @@ class Publisher:
         end_replaced_runs(slot)
         self._n_ranks = to_int(options.get("world_size"))
         self._splitter = RunSplitter(is_on=False)
-        self._open(settings, clock_ns, clock_s, connect, total_iterations, slot)
+        self._open(settings, clock_ns, clock_s, connect, (total_iterations, total_work), slot)
         self.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
 
-    def iteration(self) -> None:
+    def iteration(self, *, work: float | None = None) -> None:
         """End an iteration, and begin the next; the first call, and the first after a pause, only begins one.
+
+        `work` is how much work it was, where that varies: its tokens. A number that the host knows, as for
+        `publish_iterations`; nothing waits for a device.
 
         From the first call on, only these calls count: neither the optimizers' steps nor the batches of a loader do.
         In a hot loop bind it: `step = publisher.iteration`.
         """
         recorder = self.recorder
-        for _ in recorder.marking:  # the hot path
-            return
+        if work is None:
+            for _ in recorder.marking:  # the hot path
+                return
         if recorder.is_told:
-            recorder.mark_told()
+            recorder.mark_told(work)
         elif self.opens():
             recorder = self.recorder
-            recorder.tell_step("callback" if recorder.counted_by == "callback" else "caller")
+            recorder.tell_step("callback" if recorder.counted_by == "callback" else "caller", work)
 
-    def wait_for(self, output: object) -> None:
+    def wait_for(self, output: object, *, work: float | None = None) -> None:
         """End an iteration as soon as the output of its step has been computed; returns at once.
 
         For JAX, whose loop runs ahead of the device: call it with the loss after each step. A thread waits for it.
+        `work` is as for `iteration`.
         """
         if self.opens():
-            self._waiter.put(output)
+            self._waiter.put(output, work)
 
     def begin(self) -> None:
         """Begin an iteration now: at the start of the loop, or after a pause, so that the next one is not missed."""
@@ -212,16 +218,16 @@ class Publisher:
         finally:
             self.progress.end_epochs()
 
-    def iterations(self, iterable: I) -> I:
+    def iterations(self, iterable: I, *, work: Callable[[Any], float] | None = None) -> I:
         """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch.
 
-        It is what it was, as with `publish_iterations`.
+        It is what it was, as with `publish_iterations`; `work` is as there.
         """
         if self._worker.needs_batch_size:
             batch_size = batch_size_of(iterable)
             if batch_size is not None:
                 self._worker.set_batch_size(batch_size)
-        return published(iterable, self)
+        return published(iterable, self, work_of=work)
 
     def metric(self, value: float, *, reached: bool | None = None) -> None:
         """Publish a validation metric of the present epoch, and whether it has reached its target; on one rank.
@@ -440,7 +446,7 @@ class Publisher:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         clock_s: Callable[[], float] = time.time,
         connect: Connect | None = None,
-        total_iterations: object = None,
+        totals: tuple[object, object] = (None, None),
         slot: RunSlot | None = None,
     ) -> None:
         self._is_over = False
@@ -452,7 +458,9 @@ class Publisher:
             recorder.begin_next_run = _weak_call(weakref.WeakMethod(self.begin_next_run))
         self.passes = LoaderPasses(recorder)
         self._waiter = OutputWaiter(recorder)
-        self.progress = RunProgress(total_iterations, lambda: recorder.n_ended)
+        self.progress = RunProgress(totals[0], lambda: recorder.n_ended)
+        if totals[1] is not None:
+            self.progress.set_total_work(totals[1])
         self._worker: PublisherWorker | NoWorker = NO_WORKER
         if settings is None:
             return
@@ -473,8 +481,8 @@ class Publisher:
     def _open_again(self) -> None:
         """Begin another run, like the one before; what was announced for that, and not found out, holds again."""
         former, opened = self._worker, self._opened
-        total = self.progress.given_total
-        self._open(opened.settings, opened.clock_ns, opened.clock_s, opened.connect, total, opened.slot)
+        totals = self.progress.given_total, self.progress.total_work
+        self._open(opened.settings, opened.clock_ns, opened.clock_s, opened.connect, totals, opened.slot)
         if former.batch_size is not None:
             self.set_batch_size(former.batch_size)
 

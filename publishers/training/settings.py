@@ -28,7 +28,7 @@ from msgspec import Meta
 
 from publishers.messages.codec import GpuRef
 from publishers.messages.topics import DEFAULT_ROOT, MAX_LABEL_BYTES, MAX_RANK, RunKey, is_label, is_name
-from publishers.messages.training import RankStatus
+from publishers.messages.training import MAX_WORK_UNIT, RankStatus
 from publishers.mqtt.broker_address import (
     DEFAULT_URL,
     BrokerAddress,
@@ -97,6 +97,7 @@ class PublisherOptions(TypedDict, total=False):
     pausable: bool
     max_pause_s: float
     early_stop: bool
+    work_unit: str | None
 
 
 class SettingsError(ValueError):
@@ -125,6 +126,7 @@ class Settings:
     `run_is_random` if no run was named. Without `gpus` the controller finds out on which GPUs this process computes.
     `launch` is the `gridchase run` that it is below, where nothing else says which run it is of.
     `time_limit_s` is when the scheduler ends the process at the latest [Unix s].
+    `work_unit` is what `work` is counted in.
     `pausable`, `max_pause_s` and `early_stop` are what the training lets be done to it (`pausing/`).
     """
 
@@ -149,6 +151,7 @@ class Settings:
     time_limit_s: float | None = None
     emissions_path: Path | None = None
     launch: str | None = None
+    work_unit: str | None = None
 
     @property
     def key(self) -> RunKey:
@@ -170,6 +173,7 @@ class Settings:
             heartbeat_s=self.heartbeat_s,
             batch_size=self.batch_size,
             time_limit_s=self.time_limit_s,
+            work_unit=self.work_unit,
         )
 
 
@@ -212,6 +216,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
         early_stop=early_stop,
         time_limit_s=time_limit_s(environ, now_s=time.time()),
         emissions_path=reader.emissions_path(options.get("emissions_file")),
+        work_unit=reader.work_unit(options.get("work_unit")),
     )
     reader.faults += _format_faults(settings)
     if reader.faults:
@@ -371,6 +376,14 @@ class SettingsReader:
         except ValueError as error:
             self.faults.append(str(error))
             return ""
+
+    @staticmethod
+    def work_unit(value: object) -> str | None:
+        """Return what work is counted in; without a word for it, or where that is too long, nothing is lost."""
+        unit = "" if value is None else to_text(value, 80).strip()
+        if len(unit) > MAX_WORK_UNIT:
+            warn_once(f"work_unit is not used: must be a word of up to {MAX_WORK_UNIT} characters")
+        return unit if 1 <= len(unit) <= MAX_WORK_UNIT else None
 
     def emissions_path(self, value: object) -> Path | None:
         """Return the file of the run's row, or None; absolute, as a training may change its folder."""

@@ -5,6 +5,7 @@ the recorder keeps the newest iterations; what it had to drop is counted in the 
 """
 
 import logging
+import math
 import operator
 import os
 import threading
@@ -17,7 +18,7 @@ import msgspec
 
 from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.topics import Topics
-from publishers.messages.training import Iterations, Metric, RankStatus, TrialFailure, TrialTimes, pack_ends
+from publishers.messages.training import Iterations, Metric, RankStatus, TrialFailure, TrialTimes, pack_ends, pack_work
 from publishers.mqtt.connection import Connect, Connection, Receipt
 from publishers.shared.process_identity import mark_this_thread, run_mark
 from publishers.training.iterations.chunk import Segment
@@ -103,6 +104,7 @@ class IterationQueue:
             self._dropped += segment.first - self._next
             self._next = segment.first + len(segment.ends_ns)
             self._request_times.complete(segment)
+            self._recorder.work.complete(segment)
             self._waiting.append((segment, self._dropped))
 
     def _send(self, connection: Connection, segment: Segment, dropped: int) -> None:
@@ -118,6 +120,7 @@ class IterationQueue:
                 counted_by=segment.counted_by,
                 request_ns=pack_ends(array("q", segment.requests_ns)),
                 received_ns=pack_ends(array("q", segment.received_ns)),
+                work=b"" if all(map(math.isnan, segment.work)) else pack_work(array("d", segment.work)),
             )
             payload = encode(message)
         except (ValueError, TypeError, OverflowError):  # a clock that goes backwards, or counts in something else
@@ -429,6 +432,7 @@ class PublisherWorker:
             state=state,
             reached=reached,
             total_iterations=total,
+            total_work=self._progress.total_work,
             time_s=time.time(),
             in_pause=state == "running" and self._is_in_known_pause(),
             has_iterations=not self._is_measured_always or self._recorder.n_ended > 0,

@@ -28,8 +28,8 @@ from typing import TextIO
 from tqdm import tqdm
 
 from gridchase import Publisher
-from publishers.training.iterations import optimizer_hook
 from publishers.training.iterations.published_loader import PublishedSized
+from publishers.training.iterations.steps import optimizer_hook
 from tests.benchmarks import publisher_training
 
 N_ITERATIONS = 50_000
@@ -46,7 +46,7 @@ ROUNDING = 0.005
 Loop = Callable[[], None]
 
 
-def consume(iterable: Iterable[int]) -> None:
+def consume(iterable: Iterable[object]) -> None:
     for _ in iterable:
         pass
 
@@ -65,6 +65,11 @@ def call(step: Callable[[], object]) -> None:
         step()
 
 
+def call_with_work(step: Callable[..., object]) -> None:
+    for _ in range(N_ITERATIONS):
+        step(work=512)
+
+
 def call_one(update: Callable[[int], object]) -> None:
     for _ in range(N_ITERATIONS):
         update(1)
@@ -78,12 +83,14 @@ class Opened:
     dead: Publisher
     elsewhere: Publisher
     manual: Publisher
+    manual_work: Publisher
+    loader_work: Publisher
     optimizer: Publisher
 
 
 def publishers(live_url: str, dead_url: str, stack: ExitStack) -> Opened:
     """Return a publisher for each variant: with a broker or without one."""
-    urls = {"live": live_url, "dead": dead_url, "elsewhere": live_url, "manual": live_url, "optimizer": live_url}
+    urls = dict.fromkeys(Opened.__dataclass_fields__, live_url) | {"dead": dead_url}
     return Opened(
         **{
             name: stack.enter_context(Publisher(job="benchmark", run=name, rank=0, world_size=1, broker=url))
@@ -94,7 +101,8 @@ def publishers(live_url: str, dead_url: str, stack: ExitStack) -> Opened:
 
 def check_published(opened: Opened) -> None:
     """End the benchmark unless every publisher is open and has recorded each iteration of each turn."""
-    for publisher in (opened.live, opened.dead, opened.manual, opened.optimizer):
+    counted = (opened.live, opened.dead, opened.manual, opened.manual_work, opened.loader_work, opened.optimizer)
+    for publisher in counted:
         n_missing = N_TURNS * N_ITERATIONS - publisher.recorder.n_ended
         if publisher.closed or n_missing > N_TURNS:  # `iteration()` only begins one with its first call
             sys.exit(f"not a measurement: {publisher.run} is closed, or {n_missing:,} iterations were not recorded")
@@ -128,6 +136,8 @@ def loops(opened: Opened, nowhere: TextIO, stack: ExitStack) -> dict[str, Loop]:
     opened.elsewhere.recorder.count_by("callback")
     opened.optimizer.recorder.await_steps()
     optimizer_hook._set_counters(optimizer_hook.StepCounter(opened.optimizer.recorder))
+    batches = [(1, 2, 3)] * N_ITERATIONS
+    weighed = PublishedSized(batches, opened.loader_work, work_of=len)
     bar = stack.enter_context(tqdm(file=nowhere))
     return {
         BARE: lambda: consume(numbers),
@@ -136,6 +146,8 @@ def loops(opened: Opened, nowhere: TextIO, stack: ExitStack) -> dict[str, Loop]:
         ALONE: lambda: consume(published),
         "the same without a broker": lambda: consume(alone),
         "`step = publisher.iteration`, `step()`": lambda: call(opened.manual.iteration),
+        "`step(work=512)`": lambda: call_with_work(opened.manual_work.iteration),
+        "`publish_iterations(work=len)`, the loader alone tells": lambda: consume(weighed),
         HOOK: lambda: steps(optimizer),
         TQDM: lambda: consume(tqdm(numbers, file=nowhere)),
         "`bar.update(1)` of tqdm": lambda: call_one(bar.update),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gridchase import Publisher
-from publishers.training.iterations import optimizer_hook
+from publishers.training.iterations.steps import optimizer_hook
 
 CPU_BOUND_S = 20.0
 WORK = 20_000

@@ -8,7 +8,7 @@ import msgspec
 
 from controller.runtime.clock import NS_PER_S
 from publishers.messages.reports import RunEnergy
-from publishers.messages.training import Iterations, RankStatus, pack_ends
+from publishers.messages.training import Iterations, RankStatus, pack_ends, pack_work
 from tests.fakes import MIDNIGHT_S
 
 BOOT_ID = "this-boot"
@@ -55,6 +55,7 @@ def iterations(
     run: str = "run-1",
     epoch: int = 0,
     requests_s: Sequence[float] | None = None,
+    work: Sequence[float] | None = None,
 ) -> Iterations:
     """Return a message of consecutive iterations, at seconds of the monotonic clock: with `requests_s`, of steps."""
     return Iterations(
@@ -67,6 +68,7 @@ def iterations(
         end_ns=pack_ends(array("q", [ns(end_s) for end_s in ends_s])),
         epoch=epoch,
         dropped=0,
+        work=b"" if work is None else pack_work(array("d", work)),
     )
 
 

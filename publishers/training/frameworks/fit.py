@@ -37,7 +37,8 @@ class Fit:
         options: who publishes, and where to: as for `publish_iterations`.
 
     Attributes:
-        end_step: ends an iteration, and begins the next; the publisher's own method, since each call counts.
+        end_step: ends an iteration, perhaps with its work, and begins the next; the publisher's own method, since each
+            call counts.
         is_in_step: whether an iteration has begun, so that `begin_step` has nothing to do.
     """
 
@@ -45,7 +46,7 @@ class Fit:
         self._options: Final = options
         self._publisher: Publisher | None = None
         self._owner: object = None
-        self.end_step: Callable[[], None] = _nothing
+        self.end_step: Callable[..., None] = _nothing
         self.is_in_step = True
 
     @property
@@ -63,6 +64,7 @@ class Fit:
         total_iterations: float | None = None,
         first_epoch: int = 0,
         stop: Callable[[], None] | None = None,
+        work_unit: str | None = None,
     ) -> None:
         """Begin a fit, as a run of its own.
 
@@ -77,13 +79,14 @@ class Fit:
             total_iterations: how many steps the fit will have in this process; None, infinite or below 1: unknown.
             first_epoch: the number of its first epoch: of a resumed training, how many were trained before.
             stop: lets the trainer stop after the present step, as `early_stop=True` asks; None: that is not possible.
+            work_unit: what the work is counted in that `end_step` is told.
         """
         before = _open_fits.get(threading.current_thread())
         if before is not None:
             if before is not self and before._owner is owner:  # noqa: SLF001 — the same class
                 return
             before.fail(RuntimeError("another fit has begun before this one ended"))
-        options: PublisherOptions = {"batch_size": batch_size, **self._options}
+        options: PublisherOptions = {"batch_size": batch_size, "work_unit": work_unit, **self._options}
         if rank is not None:
             options = {"rank": rank, "world_size": world_size, **options}
         publisher = Publisher.for_callback(**options)
@@ -173,14 +176,16 @@ class Fit:
         return type(self), (self._options,)
 
 
-def _end_step_at_gate(publisher: Publisher, gate: IterationGate, stop: Callable[[], None]) -> None:
+def _end_step_at_gate(
+    publisher: Publisher, gate: IterationGate, stop: Callable[[], None], *, work: float | None = None
+) -> None:
     """End an iteration, wait where the training is to wait, and stop where it is to stop."""
-    publisher.iteration()
+    publisher.iteration(work=work)
     if gate.is_ended:
         stop()
 
 
-def _nothing() -> None:
+def _nothing(*, work: float | None = None) -> None:
     """End no iteration: there is no fit."""
 
 

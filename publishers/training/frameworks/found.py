@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from publishers.training.iterations.dynamo import untraced
+from publishers.training.iterations.steps.dynamo import untraced
 
 _PLAIN_TORCH: Final = "publishers.training.frameworks.plain_torch"
 

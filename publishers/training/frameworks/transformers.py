@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
+_COUNTS_NONE: Final = (False, None, "no")
+
+
 class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not installed where types are checked
     """Publishes the optimizer steps of each `train()`, with their total, epochs, evaluations, checkpoints and end.
+
+    With `include_num_input_tokens_seen` the tokens that the trainer counts are the work of a step.
 
     Args:
         options: who publishes, and where to: as for `publish_iterations`; the batch size is the trainer's.
@@ -30,6 +35,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
 
     def __init__(self, **options: Unpack[PublisherOptions]) -> None:
         self._fit: Final = Fit(options)
+        self._n_tokens: float | None = None  # those seen so far; None: the trainer does not count them
 
     @harmless
     def on_train_begin(
@@ -40,12 +46,15 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
         **_: object,
     ) -> None:
         """Begin a run; of a resumed training with what is left of it."""
+        counts_tokens = getattr(args, "include_num_input_tokens_seen", False) not in _COUNTS_NONE
+        self._n_tokens = state.num_input_tokens_seen if counts_tokens else None
         self._fit.begin(
             state,
             batch_size=(state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps,
             total_iterations=state.max_steps - state.global_step,
             first_epoch=int(state.epoch or 0),
             stop=lambda: setattr(control, "should_training_stop", True),
+            work_unit="tokens" if counts_tokens else None,
         )
 
     def on_step_begin(self, *_: object, **__: object) -> None:
@@ -53,10 +62,14 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
         if not self._fit.is_in_step:
             self._begin_step()
 
-    def on_step_end(self, *_: object, **__: object) -> None:
-        """End an iteration: an optimizer step."""
+    def on_step_end(self, args: "TrainingArguments", state: "TrainerState", *_: object, **__: object) -> None:
+        """End an iteration: an optimizer step. Its tokens are summed over the ranks, and all have the same share."""
         try:
-            self._fit.end_step()
+            if self._n_tokens is None:
+                self._fit.end_step()
+            else:
+                n_before, self._n_tokens = self._n_tokens, state.num_input_tokens_seen
+                self._fit.end_step(work=(self._n_tokens - n_before) / args.world_size or None)
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_step_end", error)
 

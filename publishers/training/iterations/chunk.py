@@ -6,6 +6,7 @@ next:
     [begin, end, end, BREAK, begin, end]     3 iterations; a pause before the third
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,7 +36,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive iterations without a gap: what one message carries; times that are not known are empty lists."""
+    """Consecutive iterations without a gap: what one message carries; what is not known of them are empty lists."""
 
     first: int
     epoch: int
@@ -44,6 +45,7 @@ class Segment:
     counted_by: CountedBy = "loader"
     requests_ns: list[int] = field(default_factory=list)
     received_ns: list[int] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
 
 
 def n_iterations(chunk: Chunk, length: int) -> int:
@@ -53,8 +55,11 @@ def n_iterations(chunk: Chunk, length: int) -> int:
     return max(0, length - chunk.n_breaks - n_begins)
 
 
-def unbroken(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield the begin and the ends of each sequence without a break; `previous` is the mark before the first."""
+def unbroken(marks: list[int], previous: int) -> Iterator[tuple[int, list[int], int]]:
+    """Yield the begin and the ends of each sequence without a break, and the place of the first end in `marks`.
+
+    `previous` is the mark before the first.
+    """
     start = 0
     while start < len(marks):
         try:
@@ -64,7 +69,7 @@ def unbroken(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]
         if previous == BREAK and stop > start:
             previous, start = marks[start], start + 1
         if stop > start:
-            yield previous, marks[start:stop]
+            yield previous, marks[start:stop], start
         previous, start = BREAK, stop + 1
 
 
@@ -78,6 +83,9 @@ def append_segment(segments: list[Segment], new: Segment) -> None:
         and last.ends_ns[-1] == new.begin_ns
         and len(last.ends_ns) + len(new.ends_ns) <= MAX_IN_SEGMENT
     ):
+        if last.work or new.work:
+            last.work = last.work or [math.nan] * len(last.ends_ns)
+            last.work += new.work or [math.nan] * len(new.ends_ns)
         last.ends_ns += new.ends_ns
     else:
         segments.append(new)

@@ -7,6 +7,7 @@ one takes chunks out. A step that a third thread waits for has a number in the p
 from collections import deque
 
 from publishers.training.iterations.chunk import BREAK, Chunk, Segment, append_segment, unbroken
+from publishers.training.iterations.work import WorkLog
 
 
 class AwaitedSteps:
@@ -57,11 +58,13 @@ class ChunkReader:
     Args:
         chunks: those that are not read yet, oldest first; taken out. The last one may still grow.
         awaited: the steps in them that are waited for.
+        work: what the training has told of its iterations.
     """
 
-    def __init__(self, chunks: deque[Chunk], awaited: AwaitedSteps) -> None:
+    def __init__(self, chunks: deque[Chunk], awaited: AwaitedSteps, work: WorkLog) -> None:
         self._chunks = chunks
         self._awaited = awaited
+        self._work = work
         self._head: Chunk | None = None
         self._position = 0
         self._next = 0
@@ -77,13 +80,16 @@ class ChunkReader:
             if length is not None:
                 written = length
             previous = head.marks[self._position - 1] if self._position else BREAK
-            marks = head.marks[self._position : written]
+            marks = told = head.marks[self._position : written]
             if head.counted_by == "waiter":
                 previous, marks = self._awaited.resolve(previous, marks)
                 length = length if self._position + len(marks) == written else None
                 written = self._position + len(marks)
-            for begin_ns, ends_ns in unbroken(marks, previous):
-                append_segment(segments, Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by))
+            work = self._work.amounts(told[: len(marks)])
+            for begin_ns, ends_ns, place in unbroken(marks, previous):
+                segment = Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by)
+                segment.work = work[place : place + len(ends_ns)]
+                append_segment(segments, segment)
                 self._next += len(ends_ns)
             self._position = written
             if length is None:

@@ -14,13 +14,18 @@ from typing import TypeVar
 from publishers.training.coerce import to_int
 from publishers.training.iterations.loader_pass import LOOK, LoaderPass, LoaderPasses
 from publishers.training.iterations.open_pass import Source
+from publishers.training.iterations.work import WorkOf, work_in
 from publishers.training.settings import MAX_BATCH_SIZE
 
 T = TypeVar("T")
 
 
 def record_pass(
-    iterator: Iterator[T], passes: LoaderPasses, source: Source, on_training: Callable[[], None]
+    iterator: Iterator[T],
+    passes: LoaderPasses,
+    source: Source,
+    on_training: Callable[[], None],
+    work_of: WorkOf | None = None,
 ) -> Generator[T, None, None]:
     """Yield what the iterator yields, and record the time at each request. The inner loops are the hot path.
 
@@ -29,6 +34,7 @@ def record_pass(
         passes: where the pass is recorded.
         source: which loader this is.
         on_training: called when the pass turns out to be one of the training.
+        work_of: returns how much work a batch is; None: nobody knows.
     """
     clock_ns = passes.recorder.clock_ns
     asked_ns = clock_ns() if passes.recorder.passes else None
@@ -37,6 +43,9 @@ def record_pass(
     if not batch:
         return
     with passes.open(source, asked_ns if batch is first else None, on_training) as this:
+        if work_of is not None:
+            this.add_work(work_in(work_of, batch[0]), this.times[0])
+            iterator = _with_work(this, iterator, work_of)
         yield batch.pop()  # left here, it was a look at one batch: nothing is recorded
         this.start()
         n = 0
@@ -65,6 +74,13 @@ def _unrecorded(
         yield from chain(batch, islice(iterator, LOOK - 1))
         batch = list(islice(iterator, 1))
     return batch
+
+
+def _with_work(this: LoaderPass, batches: Iterator[T], work_of: WorkOf) -> Generator[T, None, None]:
+    """Yield batches, and tell the pass how much work each is."""
+    for batch in batches:
+        this.add_work(work_in(work_of, batch))
+        yield batch
 
 
 def _with_holds(this: LoaderPass, batches: Iterator[T], clock_ns: Callable[[], int]) -> Generator[T, None, None]:

@@ -26,8 +26,8 @@ from typing import Final, Self
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.open_pass import Source, TimeLog
-from publishers.training.iterations.optimizer_hook import gradients_are_off, set_recorded_here
 from publishers.training.iterations.recorder import CHUNK, Recorder
+from publishers.training.iterations.steps.optimizer_hook import gradients_are_off, set_recorded_here
 from publishers.training.pausing.gate import IterationGate
 
 LOOK: Final = 16
@@ -364,6 +364,11 @@ class LoaderPass:
             self._recorder.interrupt()
             self._resume = 0
         self._publish_log()
+
+    def add_work(self, value: object, received_ns: int | None = None) -> None:
+        """Note the work of the batch that was received last, now or at a time [ns]."""
+        recorder = self._recorder
+        recorder.add_batch_work(value, recorder.clock_ns() if received_ns is None else received_ns)
 
     def ask(self, received_ns: int, asked_ns: int) -> None:
         """Take note, while batches may be skipped, that one was received and the next one asked for [ns]."""

@@ -77,7 +77,7 @@ class RunProgress:
     without a loader are right after an epoch or two, and an epoch that was cut short once, as where a run is resumed
     within one, does not make the estimate short.
 
-    The training's thread writes, the worker's reads `total_iterations`.
+    The training's thread writes, the worker's reads `total_iterations` and `total_work`.
 
     Args:
         total_iterations: given by the training; None: estimate it.
@@ -86,6 +86,7 @@ class RunProgress:
 
     def __init__(self, total_iterations: object, n_ended: Callable[[], int]) -> None:
         self.total_iterations: int | None = None
+        self.total_work: float | None = None
         self._n_ended = n_ended
         self._is_given = False
         self._epoch_start: int | None = None
@@ -103,6 +104,15 @@ class RunProgress:
         total = _positive_or_warn(total_iterations, "total_iterations")
         if total is not None:
             self.total_iterations, self._is_given = total, True
+
+    def set_total_work(self, total_work: object) -> None:
+        """Set how much work this process does in all."""
+        total = to_float(total_work)
+        if total is not None and 0 < total <= MAX_METRIC:
+            self.total_work = total
+        else:
+            shown = to_text(total_work, _MAX_SHOWN)
+            warn_once(f"total_work = {shown} is not used: must be a number above 0, and up to {MAX_METRIC:g}")
 
     @property
     def given_total(self) -> int | None:

@@ -18,9 +18,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from publishers.training.iterations.data_loader import length_of, record_pass
 from publishers.training.iterations.loader_pass import LoaderPasses
 from publishers.training.iterations.open_pass import Source
-from publishers.training.iterations.optimizer_hook import count_steps
 from publishers.training.iterations.progress import RunProgress
 from publishers.training.iterations.recorder import Recorder
+from publishers.training.iterations.steps.optimizer_hook import count_steps
+from publishers.training.iterations.work import WorkOf
 
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 — an iterable of any kind
@@ -45,12 +46,24 @@ class IterationSink(Protocol):
 class LoaderClass:
     """What a class of published loaders knows, beside what it inherits."""
 
-    def __init__(self, base: Any, publisher: IterationSink, n_epochs: int | None) -> None:  # noqa: ANN401 — a class
+    def __init__(
+        self,
+        base: Any,  # noqa: ANN401 — a class
+        publisher: IterationSink,
+        n_epochs: int | None,
+        work_of: WorkOf | None = None,
+    ) -> None:
         self.base = base
         self.publisher = publisher
         self.n_epochs = n_epochs
+        self.work_of = work_of
         self.has_trained = False  # a pass over it has led to a step, or was counted
         self.open: weakref.WeakKeyDictionary[object, Generator[Any, None, None]] = weakref.WeakKeyDictionary()
+
+    def is_like(self, other: "LoaderClass") -> bool:
+        """Return whether its loaders publish as those of another one do."""
+        mine, its = ((one.publisher, one.n_epochs, one.work_of) for one in (self, other))
+        return mine == its
 
     def next(self, loader: Any) -> object:  # noqa: ANN401 — an iterator of any class
         """Return the next batch of a loader that is an iterator, and so the pass over itself."""
@@ -80,7 +93,7 @@ class LoaderClass:
 
         if self.has_trained and recorder.gate is not None and recorder.gate.is_ended:
             iterator = iter(())  # the training has ended early
-        return record_pass(iterator, publisher.passes, source, begin_epoch)
+        return record_pass(iterator, publisher.passes, source, begin_epoch, self.work_of)
 
 
 class RecordedIterator(Generic[T]):
@@ -101,9 +114,15 @@ class RecordedIterator(Generic[T]):
 class PublishedIterable(Generic[T]):
     """An iterable that publishes, around one whose class cannot be derived from: a list, an array."""
 
-    def __init__(self, iterable: Iterable[T], publisher: IterationSink, n_epochs: int | None = None) -> None:
+    def __init__(
+        self,
+        iterable: Iterable[T],
+        publisher: IterationSink,
+        n_epochs: int | None = None,
+        work_of: WorkOf | None = None,
+    ) -> None:
         self._iterable: Any = iterable
-        self._class = LoaderClass(type(iterable), publisher, n_epochs)
+        self._class = LoaderClass(type(iterable), publisher, n_epochs, work_of)
 
     def __iter__(self) -> Iterator[T]:
         """Return a pass over the iterable."""
@@ -133,26 +152,27 @@ class PublishedSized(PublishedIterable[T]):
         return self._iterable[key]
 
 
-def published(iterable: I, publisher: IterationSink, n_epochs: int | None = None) -> I:
+def published(iterable: I, publisher: IterationSink, n_epochs: int | None = None, work_of: WorkOf | None = None) -> I:
     """Return an iterable that publishes its passes: the same object where that is possible.
 
     Args:
         iterable: any; one that is published already is so by this publisher from now on.
         publisher: what the iterations are recorded for.
         n_epochs: how many passes over it the training makes; None: unknown.
+        work_of: returns how much work a batch is; None: unknown.
     """
     known = getattr(type(iterable), _MARK, None)
     if isinstance(iterable, types.GeneratorType):
-        return cast("I", _generator(iterable, LoaderClass(types.GeneratorType, publisher, n_epochs)))
+        return cast("I", _generator(iterable, LoaderClass(types.GeneratorType, publisher, n_epochs, work_of)))
     if isinstance(iterable, PublishedIterable):
         iterable = iterable._iterable  # noqa: SLF001 — our own class
     base = known.base if isinstance(known, LoaderClass) else type(iterable)
-    if _has_own_class(iterable, base) and _derive(iterable, LoaderClass(base, publisher, n_epochs)):
+    if _has_own_class(iterable, base) and _derive(iterable, LoaderClass(base, publisher, n_epochs, work_of)):
         return iterable
     if hasattr(base, "__next__"):
-        return cast("I", _generator(cast("Iterator[Any]", iterable), LoaderClass(base, publisher, n_epochs)))
+        return cast("I", _generator(cast("Iterator[Any]", iterable), LoaderClass(base, publisher, n_epochs, work_of)))
     kind = PublishedSized if hasattr(base, "__len__") else PublishedIterable
-    return cast("I", kind(cast("Iterable[Any]", iterable), publisher, n_epochs))
+    return cast("I", kind(cast("Iterable[Any]", iterable), publisher, n_epochs, work_of))
 
 
 def publisher_behind(iterable: object) -> object:
@@ -177,7 +197,7 @@ def _has_own_class(iterable: object, base: Any) -> bool:  # noqa: ANN401 — a c
 def _derive(loader: object, known: LoaderClass) -> bool:
     """Let a loader be of a subclass of its class, one for each publisher; return whether that is possible."""
     present = getattr(type(loader), _MARK, None)
-    if isinstance(present, LoaderClass) and (present.publisher, present.n_epochs) == (known.publisher, known.n_epochs):
+    if isinstance(present, LoaderClass) and present.is_like(known):
         return True
     try:
         derived = _subclass(known)

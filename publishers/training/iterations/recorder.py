@@ -22,6 +22,7 @@ from publishers.messages.training import CountedBy
 from publishers.training.iterations.chunk import BREAK, Chunk, n_iterations
 from publishers.training.iterations.chunk_reader import AwaitedSteps, ChunkReader
 from publishers.training.iterations.open_pass import OpenPass, TimeLog
+from publishers.training.iterations.work import WorkLog, plain_work
 from publishers.training.pausing.gate import IterationGate
 
 CHUNK: Final = 1_024
@@ -75,13 +76,14 @@ class Recorder:
         self.passes: list[OpenPass] = []
         self.logs: deque[TimeLog] = deque(maxlen=MAX_LOGS)
         self._awaited = AwaitedSteps(2 * MAX_BUFFERED)
+        self.work = WorkLog()
         self._n_logs = 0
         self._last_ns = 0  # the last mark before the present chunk
         self._since_ns: int | None = None  # when the first iteration began, where no loader tells
         self._chunks = deque([self.chunk])
         self._epoch_first = 0
         self._first_epoch = 0
-        self.drain = ChunkReader(self._chunks, self._awaited).drain  # for the worker's thread alone
+        self.drain = ChunkReader(self._chunks, self._awaited, self.work).drain  # for the worker's thread alone
 
     @property
     def counted_by(self) -> CountedBy:
@@ -159,9 +161,18 @@ class Recorder:
             self.rotate(self.chunk)
         self._run_on()
 
-    def add_awaited_step(self, number: int) -> None:
+    def add_batch_work(self, value: object, now_ns: int) -> None:
+        """Note the work of a batch that was received now [ns]."""
+        if self.counted_by == "waiter":  # its step is the next one that is marked, whichever the device is at
+            self.work.tell(BREAK - self._awaited.n_marked - 1, value)
+        else:
+            self.work.receive(now_ns, value)
+
+    def add_awaited_step(self, number: int, work: float | None = None) -> None:
         """Record a step that ends when `end_awaited_step` is called for its number, from 1 in their order."""
         if not self.is_closed and self.count_by("waiter"):
+            if work is not None:
+                self.work.tell(BREAK - number, work)
             if self._is_running:
                 self.mark(BREAK - number)
             else:
@@ -177,9 +188,9 @@ class Recorder:
         """Return whether steps were recorded that have not ended."""
         return self._awaited.is_pending
 
-    def tell_step(self, way: CountedBy) -> None:
+    def tell_step(self, way: CountedBy, work: float | None = None) -> None:
         """Record the end of a step that the training tells of, and wait where it is to wait."""
-        self.add_step(way)
+        self.add_step(way, None if work is None else self._end_ns(work))
         if self.gate is not None:
             self.gate.passed(way)
 
@@ -190,10 +201,23 @@ class Recorder:
         if len(marks) > CHUNK:
             self.rotate(self.chunk)
 
-    def mark_told(self) -> None:
-        """Record a step that the training tells of, where the next ones may just be marked by `marking`, too."""
-        self.mark(self.clock_ns())
-        self.marking = self.marks_ahead()
+    def mark_told(self, work: float | None = None) -> None:
+        """Record a step that the training tells of; without work the next ones may just be marked by `marking`, too."""
+        if work is not None:
+            marks, now_ns = self.chunk.marks, self.clock_ns()
+            self.work.told.append((now_ns, work if type(work) is int else plain_work(work)))
+            marks.append(now_ns)
+            if len(marks) > CHUNK:
+                self.rotate(self.chunk)
+        else:
+            self.mark(self.clock_ns())
+            self.marking = self.marks_ahead()
+
+    def _end_ns(self, work: float) -> int:
+        """Return the time, at which an iteration with this work ends [ns]."""
+        now_ns = self.clock_ns()
+        self.work.tell(now_ns, work)
+        return now_ns
 
     def marks_ahead(self) -> Iterator[None]:
         """Return what marks a step each time that it is asked, until the present chunk is full.

@@ -28,6 +28,23 @@ def test_a_profile_survives_the_controller(tmp_path: Path) -> None:
     assert (known.kind, known.profile) == ("exact", PROFILE)
 
 
+def test_a_profile_keeps_the_work_of_its_mean_iteration(tmp_path: Path) -> None:
+    """Of a run whose mean iteration is more work it has as many units of work a second, and so fewer iterations."""
+    with ProfileStore(tmp_path) as store:
+        store.save(KEY, PROFILE, work_per_iteration=1_000.0)
+    known = loaded(tmp_path)
+    assert known is not None
+    assert known.work_per_iteration == 1_000.0
+    assert known.counted_by(1_000.0) == known
+    fewer = known.counted_by(1_250.0)
+    assert fewer.profile.fastest.iterations_per_s == pytest.approx(0.8 * PROFILE.fastest.iterations_per_s)
+    assert fewer.profile.fastest.power_w == PROFILE.fastest.power_w
+    assert known.counted_by(None) == known, "without work its iterations are taken for mean ones"
+    plain = loaded(kept(tmp_path, (KEY, PROFILE)))
+    assert plain is not None
+    assert plain.counted_by(1_250.0) == plain
+
+
 def test_an_interrupted_profile_is_resumed_with_its_points(tmp_path: Path) -> None:
     part = PowerProfile(PROFILE.points[-1:])
     known = loaded(kept(tmp_path, (KEY, part)))
@@ -93,6 +110,8 @@ def test_a_profile_of_too_few_points_is_no_prior(tmp_path: Path) -> None:
     ("old", "new"),
     [
         ('"version": 3', '"version": 4'),
+        ('"version": 3', '"version": 3, "work_per_iteration": 0.0'),
+        ('"version": 3', '"version": 3, "work_per_iteration": "tokens"'),
         ('"power_w": 190.0', '"power_w": -190.0'),
         ('"power_w": 190.0', '"power_w": "much"'),
         ('"power_limit_w": 200.0', '"power_limit_w": 300.0'),

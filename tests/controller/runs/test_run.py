@@ -265,7 +265,8 @@ async def test_the_curve_is_stored_without_the_stalls_that_it_is_published_with(
             message = iterations(begins_s[0], ends_s, seq=second, first=17 * second, requests_s=requests_s)
             bench.say("iterations", message)
     assert bench.store.flush(10)
-    ((_, kept),) = read_all(tmp_path / "profiles").values()
+    (stored,) = read_all(tmp_path / "profiles").values()
+    kept = stored.profile
     published = decode(bench.bus.payloads(TOPICS.run(KEY, "profile"))[-1], ProfileReport)
     assert kept.fastest.iterations_per_s == pytest.approx(20, rel=0.01)
     assert max(point.iterations_per_s for point in published.points) == pytest.approx(17, rel=0.05)

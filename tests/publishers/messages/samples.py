@@ -5,6 +5,7 @@ One of every report of a node, a run and a service, as it travels: JSON, for who
 One of every message, as it travels: what a golden test compares, and what fuzzing begins with.
 """
 
+import math
 from array import array
 
 from publishers.messages.codec import Message
@@ -32,6 +33,7 @@ from publishers.messages.training import (
     TrialRequest,
     TrialTimes,
     pack_ends,
+    pack_work,
 )
 
 REPORTS: list[tuple[Message, bytes]] = [
@@ -461,4 +463,42 @@ GOLDEN: list[tuple[Message, bytes]] = [
         (b"\x84\xa3run\xa2r1\xaabatch_size\xcd\x01\x00\xa6reason\xadout_of_memory\xa6detail\xb2CUDA out of memory"),
     ),
     *REPORTS,
+    (
+        RankStatus(
+            run="r1",
+            state="running",
+            host="node-1",
+            boot_id="b0",
+            pid=42,
+            gpus=[],
+            world_size=1,
+            started_at_s=1.7e9,
+            heartbeat_s=10.0,
+            work_unit="tokens",
+            total_work=2.5e9,
+        ),
+        (
+            b"\x8b\xa3run\xa2r1\xa5state\xa7running\xa4host\xa6node-1\xa7boot_id\xa2b0\xa3pid*\xa4gpus\x90\xaawor"
+            b"ld_size\x01\xacstarted_at_s\xcbA\xd9T\xfc@\x00\x00\x00\xabheartbeat_s\xcb@$\x00\x00\x00\x00\x00\x00\xa9work_uni"
+            b"t\xa6tokens\xaatotal_work\xcbA\xe2\xa0_ \x00\x00\x00"
+        ),
+    ),
+    (
+        Iterations(
+            run="r1",
+            seq=7,
+            first=100,
+            begin_ns=5_000_000_000,
+            end_ns=pack_ends(array("q", [5_100_000_000, 5_200_000_000])),
+            epoch=2,
+            dropped=0,
+            counted_by="callback",
+            work=pack_work(array("d", [4096.0, math.nan])),
+        ),
+        (
+            b"\x89\xa3run\xa2r1\xa3seq\x07\xa5firstd\xa8begin_ns\xcf\x00\x00\x00\x01*\x05\xf2\x00\xa6end_ns\xc4\x10\x00\xd3\xfb/\x01\x00\x00\x00\x00\xb4\xf15\x01"
+            b"\x00\x00\x00\xa5epoch\x02\xa7dropped\x00\xaacounted_by\xa8callback\xa4work\xc4\x10\x00\x00\x00\x00\x00\x00\xb0@\x00\x00\x00\x00\x00\x00"
+            b"\xf8\x7f"
+        ),
+    ),
 ]

@@ -19,6 +19,7 @@ from publishers.messages.training import (
     TrialAnswer,
     TrialTimes,
     pack_ends,
+    pack_work,
 )
 from tests.publishers.messages.samples import GOLDEN
 
@@ -76,6 +77,16 @@ def test_requests_and_receipts_round_trip() -> None:
     assert arrived.counted_by == "callback"
     assert list(arrived.requests_ns() or []) == requests_ns
     assert list(arrived.received_times_ns() or []) == received_ns
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=20))
+def test_work_round_trips_whatever_it_is(amounts: list[float]) -> None:
+    ends = packed_ends(*range(6_000_000_000, 6_000_000_000 + len(amounts)))
+    message = Iterations(
+        run="r1", seq=0, first=0, begin_ns=0, end_ns=ends, epoch=0, dropped=0, work=pack_work(array("d", amounts))
+    )
+    arrived = decode(encode(message), Iterations).amounts_of_work()
+    assert arrived == pytest.approx(array("d", amounts), nan_ok=True)
 
 
 @given(
@@ -195,6 +206,9 @@ def test_a_message_that_is_too_long_is_rejected_unread(kind: type[Message]) -> N
         {"request_ns": packed_ends(5_000_000_000, 5_200_000_002)},
         {"received_ns": packed_ends(5_000_000_000, 5_200_000_002)},
         {"received_ns": b"\0" * 15},
+        {"work": b"\0" * 15},
+        {"work": b"\0" * 800},
+        {"work": "tokens"},
         {"begin_ns": -1},
         {"begin_ns": 1 << 63},
         {"begin_ns": 5.5},
@@ -226,6 +240,10 @@ def test_iterations_out_of_bounds_are_rejected(changes: dict[str, object]) -> No
         {"world_size": 0},
         {"batch_size": 0},
         {"heartbeat_s": 0.0},
+        {"work_unit": "u" * 33},
+        {"work_unit": ""},
+        {"total_work": 0.0},
+        {"total_work": math.inf},
         {"heartbeat_s": math.nan},
         {"started_at_s": math.inf},
         {"started_at_s": -1.0},

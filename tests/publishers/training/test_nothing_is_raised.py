@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gridchase import Publisher, publish_iterations
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training.iterations import optimizer_hook
+from publishers.training.iterations.steps import optimizer_hook
 from publishers.training.publisher import PUBLISHERS
 from tests.publishers.training.fake_connection import Failing, FakeConnection, ticking, unused_broker
 

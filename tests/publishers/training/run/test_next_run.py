@@ -14,8 +14,8 @@ import pytest
 from gridchase import publish_iterations, publisher_of
 from publishers.messages.codec import Outgoing, encode
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training.iterations import optimizer_hook
 from publishers.training.iterations.loader_pass import LEFT_NS, LOOK
+from publishers.training.iterations.steps import optimizer_hook
 from publishers.training.publisher import PUBLISHERS
 from publishers.training.run import next_run
 from publishers.training.run.next_run import MAX_SHORT_RUNS

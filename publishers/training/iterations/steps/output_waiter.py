@@ -26,8 +26,8 @@ class OutputWaiter:
         self._n_put = 0
         self._thread: threading.Thread | None = None
 
-    def put(self, output: object) -> None:
-        """End the present iteration when an output is there; returns at once.
+    def put(self, output: object, work: float | None = None) -> None:
+        """End the present iteration, with this work, when an output is there; returns at once.
 
         Where too many are waited for, the iteration ends together with the last one of these.
         """
@@ -36,7 +36,7 @@ class OutputWaiter:
         if self._outputs.qsize() < MAX_WAITING:
             self._n_put += 1
             self._outputs.put((self._n_put, output))
-        self._recorder.add_awaited_step(self._n_put)
+        self._recorder.add_awaited_step(self._n_put, work)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gridchase-waiter", daemon=True)
             self._thread.start()

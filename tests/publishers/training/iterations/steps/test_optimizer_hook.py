@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers.training.iterations import optimizer_hook
 from publishers.training.iterations.chunk import Segment
-from publishers.training.iterations.optimizer_hook import LOST_AFTER, StepCounter
 from publishers.training.iterations.recorder import CHUNK, Recorder
+from publishers.training.iterations.steps import optimizer_hook
+from publishers.training.iterations.steps.optimizer_hook import LOST_AFTER, StepCounter
 
 SEQUENCES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 8)), max_size=30)
 """Which of four optimizers makes how many steps in a row: in all fewer than `LOST_AFTER`."""

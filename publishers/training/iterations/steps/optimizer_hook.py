@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
-from publishers.training.iterations.dynamo import untraced
 from publishers.training.iterations.recorder import Recorder, nothing
+from publishers.training.iterations.steps.dynamo import untraced
 from publishers.training.pausing.gate import IterationGate
 
 MAX_OPTIMIZERS: Final = 4_096

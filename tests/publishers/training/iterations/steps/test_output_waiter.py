@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from gridchase import Publisher
-from publishers.training.iterations.output_waiter import MAX_WAITING
+from publishers.training.iterations.steps.output_waiter import MAX_WAITING
 from tests.publishers.training.fake_connection import TIMEOUT_S, FakeConnection, epochs, publisher_on, wait_until
 
 
