@@ -51,17 +51,26 @@ class Sample:
         time_ns: when it was taken, on the monotonic clock of the node [ns].
         energy_j: the cumulative energy counter since the driver was loaded, or None where the GPU has none [J].
         power_w: the present draw, or None where it cannot be read, or is not believed [W].
+        instant_power_w: the draw at this moment alone, or None where the GPU tells a mean of the last second; of a
+            meter, scaled to what its energy counter shows in the long run [W].
         utilization_ratio: the share of time in which a kernel ran (0 to 1), or None.
         temperature_c: the GPU's temperature [°C], or None.
+        read_s: how long the reading of the energy took [s]: it shows some moment in that time.
         unmeasured_s: of a meter, for how long of the time until then no reading was believed [s].
+        uncounted_j: of a meter, what was used since the energy counter moved last; None where that is not known [J].
+        n_instants: of a meter, how many instant readings there were until then, without those that came twice.
     """
 
     time_ns: int
     power_w: float | None
     energy_j: float | None = None
+    instant_power_w: float | None = None
     utilization_ratio: float | None = None
     temperature_c: float | None = None
+    read_s: float = 0.0
     unmeasured_s: float = 0.0
+    uncounted_j: float | None = None
+    n_instants: int = 0
 
 
 UNLISTED: Final = -1

@@ -3,6 +3,7 @@
 Two processes, and two runs that are compared, get the same noise: iteration 4711 is the same amount of work for each.
 """
 
+import math
 from array import array
 from collections.abc import Iterator
 from itertools import accumulate
@@ -19,8 +20,16 @@ ITERATION_NOISE_RATIO = 0.02
 GROUP_NOISE_RATIO = 0.003
 """Standard deviation of the mean work of a group of iterations: data and host drift a little."""
 GROUP_ITERATIONS = 128
+INSTANT_NOISE_RATIO = 0.07
+"""Standard deviation of an instant reading of the power, of which there is a new one every `METER_PERIOD_NS` …"""
+INSTANT_SWING = -0.8
+"""… and its correlation with the one before: on an H100 at some 15 iterations a second they swing."""
+COUNTER_NOISE_RATIO = 0.015
+"""Standard deviation of what the energy counter shows, as a share of what is used in `METER_PERIOD_NS`."""
+METER_PERIOD_NS = 100_000_000
 _CHUNK = 4096
-_POWER, _ITERATION, _GROUP = range(3)
+_N_SWINGS = 12
+_POWER, _ITERATION, _GROUP, _INSTANT, _COUNTER = range(5)
 
 
 class Noise:
@@ -30,6 +39,8 @@ class Noise:
         self.seed = seed
         self._blocks = array("d")
         self._block_ends_s = array("d", [0.0])
+        self._chunks: dict[int, tuple[int, Values]] = {}
+        """The chunk that was used last of a stream, by stream."""
 
     def iterations(self, first: int = 0) -> Iterator[float]:
         """Yield the work of each iteration from number `first` on, in nominal iterations: about 1 each."""
@@ -49,6 +60,22 @@ class Noise:
         block = max(0, int(at_s // POWER_BLOCK_S))
         self._grow(block)
         return self._block_ends_s[block] + (at_s - block * POWER_BLOCK_S) * self._blocks[block]
+
+    def instant_ratio(self, number: int) -> float:
+        """Return the factor on the power that an instant reading shows, by its number: every `METER_PERIOD_NS` one."""
+        shocks = [self._at(_INSTANT, max(number - i, 0)) * INSTANT_SWING**i for i in range(_N_SWINGS)]
+        return 1 + INSTANT_NOISE_RATIO * math.sqrt(1 - INSTANT_SWING**2) * sum(shocks)
+
+    def counter_ratio(self, number: int) -> float:
+        """Return what the counter shows too much at a step, by its number, of what is used between two steps."""
+        return COUNTER_NOISE_RATIO * self._at(_COUNTER, number)
+
+    def _at(self, stream: int, number: int) -> float:
+        chunk, place = divmod(number, _CHUNK)
+        known = self._chunks.get(stream)
+        if known is None or known[0] != chunk:
+            known = self._chunks[stream] = chunk, self._normal(stream, chunk)
+        return float(known[1][place])
 
     def _grow(self, block: int) -> None:
         while len(self._blocks) <= block:

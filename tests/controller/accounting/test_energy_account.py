@@ -11,7 +11,7 @@ import pytest
 from controller.accounting.energy_account import AccountSnapshot, EnergyAccount, EnergyTotals
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
-from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
 from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns

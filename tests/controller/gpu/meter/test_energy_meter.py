@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from controller.errors import GpuError, GpuLostError, GpuNotSupportedError
-from controller.gpu.energy_meter import MAX_SAMPLES, GpuEnergyMeter
+from controller.gpu.meter.energy_meter import MAX_SAMPLES, GpuEnergyMeter
 from controller.ports import Hold, LimitState, Sample
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import GpuEnergy
@@ -186,7 +186,7 @@ async def test_before_any_signal_value_no_carbon_is_counted() -> None:
 async def test_a_gpu_that_cannot_be_read_is_logged_once_and_once_more_when_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "controller.gpu.energy_meter")
+    caplog.set_level(logging.INFO, "controller.gpu.meter.energy_meter")
     bench = MeterBench()
     async with bench.running():
         await asyncio.sleep(5.5)
