@@ -47,8 +47,10 @@ RECENT_STEPS: Final = 4
 """Over so many steps the present power is the mean."""
 FORGET_S: Final = 2.0
 """After a longer time without a reading nothing is known of the present power."""
-MAX_SURPRISES: Final = 3
-"""A counter that moves so many times in a row when it should not, or does not when it should, is looked at anew."""
+MAX_SURPRISES: Final = 3.0
+"""A counter that moves so often when it should not, or does not when it should, is looked at anew …"""
+FORGIVEN_RATIO: Final = 0.1
+"""… where it keeps to its steps less than ten times as often."""
 MIN_FITTED: Final = 3
 
 
@@ -98,7 +100,7 @@ class CounterStep:
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)
         """The last steps at which the counter was read: number, counter [J]."""
         self._read_s = -math.inf
-        self._n_surprises = 0
+        self._surprises = 0.0
 
     @property
     def period_s(self) -> float | None:
@@ -193,7 +195,7 @@ class CounterStep:
         self._burst_since_s = self._before = self._fit = None
         self._steps.clear()
         self._recent.clear()
-        self._n_surprises = 0
+        self._surprises = 0.0
         self._rests_until_s = time_s + REST_S
 
     def _number_of(self, place: float, raw: Sample, fit: _Fit) -> int:
@@ -220,8 +222,8 @@ class CounterStep:
             return
         last, last_j = self._recent[-1]
         is_surprise = (number > last) != (counter_j > last_j)
-        self._n_surprises = self._n_surprises + 1 if is_surprise else 0
-        if self._n_surprises >= MAX_SURPRISES:
+        self._surprises = max(self._surprises + (1.0 if is_surprise else -FORGIVEN_RATIO), 0.0)
+        if self._surprises >= MAX_SURPRISES:
             self._rest(time_s)
             self._rests_until_s = time_s + MAX_AGE_S
 

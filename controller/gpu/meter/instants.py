@@ -6,7 +6,7 @@ are off by in the mean is learnt, and taken from them.
 """
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from controller.ports import Sample
 from controller.runtime.clock import NS_PER_S
@@ -21,6 +21,12 @@ MAX_RATIO: Final = 1.5
 """Meters that differ by more are two meters of different things."""
 
 
+class _Reading(NamedTuple):
+    time_ns: int
+    power_w: float
+    energy_j: float
+
+
 class InstantPower:
     """The instant readings of one GPU.
 
@@ -30,7 +36,7 @@ class InstantPower:
 
     def __init__(self) -> None:
         self.n = 0
-        self._before: Sample | None = None
+        self._before: _Reading | None = None
         self._counted_j = self._summed_j = self._compared_s = 0.0
 
     def scaled_w(self, raw: Sample, energy_j: float | None) -> float | None:
@@ -44,8 +50,8 @@ class InstantPower:
         if power_w is None or energy_j is None:
             self._before = None
             return None
-        self._before = Sample(time_ns=raw.time_ns, power_w=None, energy_j=energy_j, instant_power_w=power_w)
-        if before is None or power_w != before.instant_power_w:
+        self._before = _Reading(raw.time_ns, power_w, energy_j)
+        if before is None or power_w != before.power_w:
             self.n += 1
         if before is not None:
             self._compare(before, self._before)
@@ -54,12 +60,11 @@ class InstantPower:
         ratio = self._counted_j / self._summed_j
         return power_w * ratio if 1 / MAX_RATIO <= ratio <= MAX_RATIO else None
 
-    def _compare(self, before: Sample, now: Sample) -> None:
+    def _compare(self, before: _Reading, now: _Reading) -> None:
         span_s = (now.time_ns - before.time_ns) / NS_PER_S
         if not 0 < span_s <= MAX_GAP_S:
             return
         kept = math.exp(-span_s / MEMORY_S)
-        mean_w = ((before.instant_power_w or 0.0) + (now.instant_power_w or 0.0)) / 2
-        self._counted_j = kept * self._counted_j + (now.energy_j or 0.0) - (before.energy_j or 0.0)
-        self._summed_j = kept * self._summed_j + mean_w * span_s
+        self._counted_j = kept * self._counted_j + now.energy_j - before.energy_j
+        self._summed_j = kept * self._summed_j + (before.power_w + now.power_w) / 2 * span_s
         self._compared_s = kept * self._compared_s + span_s

@@ -2,8 +2,8 @@
 
 A driver may hang for ever, and a call into it cannot be cancelled. So the event loop never makes one: it passes it to
 a thread of the GPU and waits until the deadline at most. While a call is overdue, nothing more is sent to that GPU;
-once it returns, the GPU is usable again. Threads are daemons, because a hung driver must not keep the process alive (the
-executors of the standard library join their threads when the interpreter ends).
+once it returns, the GPU is usable again. Threads are daemons, because a hung driver must not keep the process alive
+(the executors of the standard library join their threads when the interpreter ends).
 
 It is not a `WorkerThreads`, because an overdue call makes every later one fail at once instead of queueing behind it,
 and a late result is logged.

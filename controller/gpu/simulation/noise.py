@@ -63,14 +63,14 @@ class Noise:
 
     def instant_ratio(self, number: int) -> float:
         """Return the factor on the power that an instant reading shows, by its number: every `METER_PERIOD_NS` one."""
-        shocks = [self._at(_INSTANT, max(number - i, 0)) * INSTANT_SWING**i for i in range(_N_SWINGS)]
+        shocks = [self._shock_ratio(_INSTANT, max(number - i, 0)) * INSTANT_SWING**i for i in range(_N_SWINGS)]
         return 1 + INSTANT_NOISE_RATIO * math.sqrt(1 - INSTANT_SWING**2) * sum(shocks)
 
     def counter_ratio(self, number: int) -> float:
         """Return what the counter shows too much at a step, by its number, of what is used between two steps."""
-        return COUNTER_NOISE_RATIO * self._at(_COUNTER, number)
+        return COUNTER_NOISE_RATIO * self._shock_ratio(_COUNTER, number)
 
-    def _at(self, stream: int, number: int) -> float:
+    def _shock_ratio(self, stream: int, number: int) -> float:
         chunk, place = divmod(number, _CHUNK)
         known = self._chunks.get(stream)
         if known is None or known[0] != chunk:
