@@ -43,6 +43,9 @@ MIN_READINGS: Final = 5
 PRIOR_POWER_CV_RATIO: Final = 0.007
 PRIOR_POWER_N: Final = 2.0
 """The prior of the scatter of the power of a second, as on an H100, and the number of observations it counts as."""
+UNKNOWN_STEP_S: Final = 0.1
+"""A counter of which it is not known when it moves may do so as seldom as the slowest known ones: readings at nearly
+its own rhythm do not show it."""
 MIN_INSTANTS: Final = 4
 LEAST_INSTANT_CV_RATIO: Final = 0.01
 """Instant readings that seem to scatter less are too few, or no instants."""
@@ -292,10 +295,12 @@ def _log_times(window: Window) -> tuple[list[float], tuple[float, ...]]:
 
 def _power(window: Window) -> tuple[float, float]:
     """Return the power [W] and its standard error as a ratio: by the counter, and by instants where these help."""
-    power_w, error_ratio = _interpolated(window) or _slope(window)
-    instants = _instants(window)
-    if instants is None or error_ratio == 0:
+    interpolated, instants = _interpolated(window), _instants(window)
+    power_w, error_ratio = interpolated or _slope(window)
+    if instants is None:
         return power_w, error_ratio
+    if interpolated is None:
+        error_ratio = math.hypot(error_ratio, UNKNOWN_STEP_S / math.sqrt(6) / window.active_s)
     instant_w, instant_error_ratio = instants
     share = error_ratio**2 / (error_ratio**2 + instant_error_ratio**2)
     return power_w + share * (instant_w - power_w), error_ratio * math.sqrt(1 - share)

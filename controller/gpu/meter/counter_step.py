@@ -69,19 +69,26 @@ class _Step(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """When steps are: number `n` at `phase_s + n * period_s`."""
+    """When steps are: number `n` at `phase_s + n * period_s`.
+
+    Attributes:
+        phase_s, period_s: the fit [s].
+        n: of how many steps.
+        step_error_s: how well each of them is known (standard error) [s].
+        mean_s: the mean of their times [s].
+        spread_s2: the sum of squared differences from it [s²].
+    """
 
     phase_s: float
     period_s: float
-    step_error_s: float
-    mean_number: float
-    square_numbers: float
     n: int
+    step_error_s: float
+    mean_s: float
+    spread_s2: float
 
     def error_s(self, time_s: float) -> float:
         """Return the standard error of the predicted step next to a time [s]."""
-        off = (time_s - self.phase_s) / self.period_s - self.mean_number
-        return self.step_error_s * math.sqrt(1 / self.n + off * off / self.square_numbers)
+        return self.step_error_s * math.sqrt(1 / self.n + (time_s - self.mean_s) ** 2 / self.spread_s2)
 
 
 class CounterStep:
@@ -148,13 +155,12 @@ class CounterStep:
         if time_s - self._read_s > FORGET_S or (self._recent and raw.energy_j < self._recent[-1][1]):
             self._recent.clear()
         self._read_s = time_s
-        place = (time_s - fit.phase_s) / fit.period_s
-        number = self._number_of(place, raw, fit)
+        number = self._number_of(time_s, raw, fit)
         self._watch(number, raw.energy_j, time_s)
         if not self._recent or number > self._recent[-1][0]:
             self._recent.append((number, raw.energy_j))
         step_j = self._step_j()
-        return None if step_j is None else (place - number) * step_j
+        return None if step_j is None else ((time_s - fit.phase_s) / fit.period_s - number) * step_j
 
     def _since_s(self, time_ns: int) -> float:
         if self._origin_ns is None:
@@ -198,16 +204,18 @@ class CounterStep:
         self._surprises = 0.0
         self._rests_until_s = time_s + REST_S
 
-    def _number_of(self, place: float, raw: Sample, fit: _Fit) -> int:
+    def _number_of(self, time_s: float, raw: Sample, fit: _Fit) -> int:
         """Return the number of the last step that a reading holds: near to a step its energy decides."""
-        reach = min((LATE_S + raw.read_s / 2) / fit.period_s, 1.0)
-        candidates = range(math.floor(place - reach), math.floor(place + reach) + 1)
-        step_j = self._step_j()
+        reach_s = min(LATE_S + raw.read_s / 2, fit.period_s)
+        first, nearest, last = (
+            math.floor((time_s + off_s - fit.phase_s) / fit.period_s) for off_s in (-reach_s, 0.0, reach_s)
+        )
+        candidates, step_j = range(first, last + 1), self._step_j()
         if len(candidates) == 1 or step_j is None or raw.energy_j is None:
-            return math.floor(place)
-        last, last_j = self._recent[-1]
-        energy_j = raw.energy_j
-        return min(candidates, key=lambda number: abs(energy_j - last_j - (number - last) * step_j))
+            return nearest
+        before, before_j = self._recent[-1]
+        used_j = raw.energy_j - before_j
+        return min(candidates, key=lambda number: abs(used_j - (number - before) * step_j))
 
     def _step_j(self) -> float | None:
         """Return the mean energy of the last steps [J]."""
@@ -240,12 +248,9 @@ def _fitted(steps: list[_Step], *, has_numbers: bool) -> _Fit | None:
     else:
         period_s = float(np.median(np.diff(times_s)))
         numbers = np.concatenate([[0.0], np.cumsum(np.round(np.diff(times_s) / period_s))])
-    mean_number = float(numbers.mean())
-    square_numbers = float(((numbers - mean_number) ** 2).sum())
-    if len(steps) < MIN_FITTED or square_numbers <= 0:
+    if len(steps) < MIN_FITTED or np.ptp(numbers) == 0:
         return None
-    period_s = float(((numbers - mean_number) * times_s).sum()) / square_numbers
-    phase_s = float(times_s.mean()) - period_s * mean_number
+    period_s, phase_s = np.polyfit(numbers, times_s, 1).tolist()
     halves_s = np.array([step.half_s for step in steps])
     off_s = np.abs(times_s - phase_s - period_s * numbers)
     if period_s <= 0 or float((off_s > halves_s + LATE_S).mean()) > MAX_ODD_RATIO:
@@ -253,8 +258,8 @@ def _fitted(steps: list[_Step], *, has_numbers: bool) -> _Fit | None:
     return _Fit(
         phase_s=phase_s,
         period_s=period_s,
-        step_error_s=float(np.sqrt((halves_s**2).mean() / 3)),
-        mean_number=mean_number,
-        square_numbers=square_numbers,
         n=len(steps),
+        step_error_s=float(np.sqrt((halves_s**2).mean() / 3)),
+        mean_s=float(times_s.mean()),
+        spread_s2=float(((times_s - times_s.mean()) ** 2).sum()),
     )

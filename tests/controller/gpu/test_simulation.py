@@ -248,7 +248,7 @@ async def test_the_meters_scatter_as_those_of_an_h100() -> None:
     assert timeline.counted_j(at_ns(1_800)) == pytest.approx(timeline.energy_j(at_ns(1_800)), abs=3)
 
 
-async def test_instant_readings_are_new_every_tenth_of_a_second_and_the_same_for_every_reader() -> None:
+async def test_instant_readings_are_new_every_100_ms_and_the_same_for_all() -> None:
     one, other = timeline_of(), timeline_of()
     seen_w = [one.instant_power_w(START_NS + tick * 10_000_000) for tick in range(100)]
     assert len(set(seen_w)) == 10

@@ -134,7 +134,7 @@ def test_a_change_of_load_is_followed_within_half_a_second() -> None:
     assert np.ptp(settled_j) < 0.2 * 200.0 * 0.1
 
 
-def test_a_counter_that_was_reset_or_not_read_for_long_says_nothing_until_two_steps_are_known() -> None:
+def test_after_a_reset_or_a_long_gap_nothing_is_known_until_two_steps_are() -> None:
     counter, step = Counter(), CounterStep()
     counter.train(step, 20)
     raw, _ = counter.read()
