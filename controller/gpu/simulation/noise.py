@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,14 @@ _N_SWINGS = 12
 _POWER, _ITERATION, _GROUP, _INSTANT, _COUNTER = range(5)
 
 
+class _MeterChunk(NamedTuple):
+    """The noise of the meters of so many readings: factors on instants, and what the counter shows too much."""
+
+    chunk: int
+    instant_ratios: list[float]
+    counter_ratios: list[float]
+
+
 class Noise:
     """The noise of one seed."""
 
@@ -39,8 +48,8 @@ class Noise:
         self.seed = seed
         self._blocks = array("d")
         self._block_ends_s = array("d", [0.0])
-        self._chunks: dict[int, tuple[int, Values]] = {}
-        """The chunk that was used last of a stream, by stream."""
+        self._meters: _MeterChunk | None = None
+        """The chunk that was used last."""
 
     def iterations(self, first: int = 0) -> Iterator[float]:
         """Yield the work of each iteration from number `first` on, in nominal iterations: about 1 each."""
@@ -63,19 +72,22 @@ class Noise:
 
     def instant_ratio(self, number: int) -> float:
         """Return the factor on the power that an instant reading shows, by its number: every `METER_PERIOD_NS` one."""
-        shocks = [self._shock_ratio(_INSTANT, max(number - i, 0)) * INSTANT_SWING**i for i in range(_N_SWINGS)]
-        return 1 + INSTANT_NOISE_RATIO * math.sqrt(1 - INSTANT_SWING**2) * sum(shocks)
+        return self._meter_chunk(number // _CHUNK).instant_ratios[number % _CHUNK]
 
     def counter_ratio(self, number: int) -> float:
         """Return what the counter shows too much at a step, by its number, of what is used between two steps."""
-        return COUNTER_NOISE_RATIO * self._shock_ratio(_COUNTER, number)
+        return self._meter_chunk(number // _CHUNK).counter_ratios[number % _CHUNK]
 
-    def _shock_ratio(self, stream: int, number: int) -> float:
-        chunk, place = divmod(number, _CHUNK)
-        known = self._chunks.get(stream)
-        if known is None or known[0] != chunk:
-            known = self._chunks[stream] = chunk, self._normal(stream, chunk)
-        return float(known[1][place])
+    def _meter_chunk(self, chunk: int) -> "_MeterChunk":
+        if self._meters is None or self._meters.chunk != chunk:
+            before = self._normal(_INSTANT, chunk - 1) if chunk else np.zeros(_CHUNK)
+            shocks = np.concatenate([before[1 - _N_SWINGS :], self._normal(_INSTANT, chunk)])
+            swings = math.sqrt(1 - INSTANT_SWING**2) * np.convolve(
+                shocks, INSTANT_SWING ** np.arange(_N_SWINGS), "valid"
+            )
+            counter = COUNTER_NOISE_RATIO * self._normal(_COUNTER, chunk)
+            self._meters = _MeterChunk(chunk, (1 + INSTANT_NOISE_RATIO * swings).tolist(), counter.tolist())
+        return self._meters
 
     def _grow(self, block: int) -> None:
         while len(self._blocks) <= block:

@@ -166,8 +166,9 @@ class GpuTimeline:
         if not number:
             return 0.0
         step_ns = self._step_ns(number)
-        step_j = self.power_w(step_ns) * METER_PERIOD_NS / NS_PER_S
-        return self.energy_j(step_ns) + step_j * self._noise.counter_ratio(number)
+        segment = self.at(step_ns)
+        step_j = segment.power_w * METER_PERIOD_NS / NS_PER_S
+        return self._energy_j(segment, step_ns) + step_j * self._noise.counter_ratio(number)
 
     def _meter_step(self, time_ns: int) -> int:
         return max(0, time_ns - self.start_ns) // METER_PERIOD_NS
