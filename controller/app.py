@@ -22,9 +22,9 @@ from controller.accounting.checkpoint import RunCheckpoints
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.errors import DriverUnavailableError, GpuError, JournalError, LimitsLeftError, NodeLockedError
-from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.gpu.intake import GpuIntake
 from controller.gpu.journal.storage import Journal
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter, backoff_s
 from controller.gpu.processes import ProcFileSystem

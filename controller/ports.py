@@ -52,17 +52,26 @@ class Sample:
         time_ns: when it was taken, on the monotonic clock of the node [ns].
         energy_j: the cumulative energy counter since the driver was loaded, or None where the GPU has none [J].
         power_w: the present draw, or None where it cannot be read, or is not believed [W].
+        instant_power_w: the draw at this moment alone, or None where the GPU tells a mean of the last second; of a
+            meter, scaled to what its energy counter shows in the long run [W].
         utilization_ratio: the share of time in which a kernel ran (0 to 1), or None.
         temperature_c: the GPU's temperature [°C], or None.
+        read_s: how long the reading of the energy took [s]: it shows some moment in that time.
         unmeasured_s: of a meter, for how long of the time until then no reading was believed [s].
+        uncounted_j: of a meter, what was used since the energy counter moved last; None where that is not known [J].
+        n_instants: of a meter, how many instant readings there were until then, without those that came twice.
     """
 
     time_ns: int
     power_w: float | None
     energy_j: float | None = None
+    instant_power_w: float | None = None
     utilization_ratio: float | None = None
     temperature_c: float | None = None
+    read_s: float = 0.0
     unmeasured_s: float = 0.0
+    uncounted_j: float | None = None
+    n_instants: int = 0
 
 
 UNLISTED: Final = -1
@@ -397,6 +406,10 @@ class Pauses(Protocol):
 
 
 MAX_POWER_W: Final = 1e6
+MAX_PIN_S: Final = 7 * 86_400.0
+"""No limit is pinned for longer."""
+MAX_WHY: Final = 120
+"""Characters of a reason."""
 MaxSlowdownRatio = Annotated[float, Meta(ge=1, le=10)]
 PinnedW = Annotated[float, Meta(gt=0, le=MAX_POWER_W)]
 
@@ -445,7 +458,7 @@ class Pin:
     power_limit_w: PinnedW | None
     set_at_s: TimeS
     until_s: TimeS
-    why: Annotated[str, Meta(max_length=120)]
+    why: Annotated[str, Meta(max_length=MAX_WHY)]
     by: Annotated[str, Meta(max_length=256)]
 
     @property
@@ -509,13 +522,6 @@ class PinPreview:
     slowdown_ci90_ratio: float | None = None
     max_slowdown_ratio: float | None = None
     sentence: str = ""
-
-
-MAX_PIN_S: Final = 7 * 86_400.0
-"""No limit is pinned for longer."""
-MAX_WHY: Final = 120
-"""Characters of a reason."""
-MAX_POWER_W: Final = 1e6
 
 
 def pin_fault(power_limit_w: float | None, until_s: float, *, now_s: float) -> tuple[str, str] | None:
@@ -614,7 +620,7 @@ class Goal:
     deadline_s: TimeS | None = None
     set_at_s: TimeS
     until_s: TimeS | None = None
-    why: Annotated[str, Meta(max_length=120)]
+    why: Annotated[str, Meta(max_length=MAX_WHY)]
     by: Annotated[str, Meta(max_length=256)]
 
     @property

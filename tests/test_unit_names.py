@@ -209,7 +209,7 @@ def test_every_float_says_its_unit(file: str, path: Path) -> None:
     ],
 )
 def test_a_name_without_a_unit_is_found(source: str) -> None:
-    assert len(faults_of(source, "controller/gpu/energy_meter.py")) == 1
+    assert len(faults_of(source, "controller/gpu/meter/energy_meter.py")) == 1
 
 
 def test_milliwatts_exist_where_nvml_is_spoken() -> None:

@@ -26,6 +26,9 @@ class MeterInterval:
         n_iterations: how many passed, with fractions of those that began or ended outside; where their work is known,
             how many of mean work.
         energy_j: the energy of the GPUs [J].
+        interpolated_energy_j: the same, with what their counters had not counted at its ends [J]; None: not known.
+        instant_power_w: the draw of the GPUs at its end [W]; None where one does not tell it.
+        n_instants: the share of them that have told a new one in it.
         gaps_s: the short gaps between iterations in it, as at the turn of an epoch [s].
         iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
         is_asked: whether it is a pause that was asked for.
@@ -44,6 +47,9 @@ class MeterInterval:
     is_asked: bool = False
     unmeasured_s: float = 0.0
     temperature_c: float | None = None
+    interpolated_energy_j: float | None = None
+    instant_power_w: float | None = None
+    n_instants: float = 0.0
     duration_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +131,8 @@ def _carried_forward(samples: Sequence[Sample], until_ns: int) -> Sequence[Sampl
         return samples
     last = samples[-1]
     energy_j = (last.energy_j or 0.0) + (last.power_w or 0.0) * missing_s
-    return [*samples, replace(last, time_ns=until_ns, energy_j=energy_j, unmeasured_s=last.unmeasured_s + missing_s)]
+    unmeasured_s = last.unmeasured_s + missing_s
+    return [*samples, replace(last, time_ns=until_ns, energy_j=energy_j, unmeasured_s=unmeasured_s, uncounted_j=None)]
 
 
 def _missed(
@@ -165,6 +172,9 @@ def _interval(logs: Sequence[RankLog], readings: Sequence[tuple[Sample, Sample]]
         gaps_s=max(activity.gaps_s for activity in activities),  # the others wait for it
         iteration_times_s=logs[slowest].iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
         temperature_c=_mean_temperature_c(readings),
+        interpolated_energy_j=_interpolated_j(readings),
+        instant_power_w=_instant_power_w(readings),
+        n_instants=sum(after.n_instants > before.n_instants for before, after in readings) / len(readings),
     )
 
 
@@ -172,6 +182,21 @@ def _mean_temperature_c(readings: Sequence[tuple[Sample, Sample]]) -> float | No
     temperatures_c = [sample.temperature_c for pair in readings for sample in pair]
     known_c = [each_c for each_c in temperatures_c if each_c is not None]
     return sum(known_c) / len(known_c) if len(known_c) == len(temperatures_c) else None
+
+
+def _instant_power_w(readings: Sequence[tuple[Sample, Sample]]) -> float | None:
+    instants_w = [after.instant_power_w for _, after in readings]
+    known_w = [each_w for each_w in instants_w if each_w is not None]
+    return sum(known_w) if len(known_w) == len(instants_w) else None
+
+
+def _interpolated_j(readings: Sequence[tuple[Sample, Sample]]) -> float | None:
+    energy_j = 0.0
+    for before, after in readings:
+        if before.uncounted_j is None or after.uncounted_j is None:
+            return None
+        energy_j += _used_j((before, after)) + after.uncounted_j - before.uncounted_j
+    return energy_j
 
 
 def _used_j(readings: tuple[Sample, Sample]) -> float:
@@ -195,5 +220,8 @@ def _at(samples: Sequence[Sample], time_ns: int) -> Sample:
         before,
         time_ns=time_ns,
         energy_j=(before.energy_j or 0.0) + share * _used_j((before, after)),
+        uncounted_j=None
+        if before.uncounted_j is None or after.uncounted_j is None
+        else before.uncounted_j + share * (after.uncounted_j - before.uncounted_j),
         unmeasured_s=before.unmeasured_s + share * (after.unmeasured_s - before.unmeasured_s),
     )

@@ -171,13 +171,20 @@ def observation_of(
     interval: MeterInterval, *, enforced_power_limit_w: float, warmth_w: tuple[float, ...] = ()
 ) -> Observation:
     """Return what an active interval shows of a limit, without the gaps between its iterations."""
+    active_s = interval.duration_s - interval.gaps_s
+    interpolated_j, instant_w = interval.interpolated_energy_j, interval.instant_power_w
+    n_instants = 0.0 if instant_w is None else interval.n_instants
     return Observation(
         power_limit_w=enforced_power_limit_w,
-        active_s=interval.duration_s - interval.gaps_s,
+        active_s=active_s,
         n_iterations=interval.n_iterations,
         energy_j=interval.energy_j - interval.gaps_energy_j,
         iteration_times_s=interval.iteration_times_s,
         warmth_w=warmth_w,
+        interpolated_energy_j=None if interpolated_j is None else interpolated_j * active_s / interval.duration_s,
+        n_instants=n_instants,
+        instants_w=n_instants * (instant_w or 0.0),
+        instants_w2=n_instants * (instant_w or 0.0) ** 2,
     )
 
 

@@ -14,7 +14,7 @@ from controller.accounting.checkpoint import RunCheckpoints
 from controller.accounting.ranks import RunIdentity
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
-from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.history.run_history import RunHistory
 from controller.ports import Bus, Goal, GoalSource, Gpu, Pin, PinSource, PowerLimiter, ProcessTable, SignalSource
 from controller.runs.claim_arbiter import ClaimArbiter

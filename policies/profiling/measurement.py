@@ -4,8 +4,10 @@ Rate: the mean of the iteration times, each winsorised at three robust standard 
 the median absolute deviation) around the median: one stall among fifteen iterations would else pass for a slower limit.
 If single iterations are not known, means of groups of at least one iteration replace them.
 
-Power: the slope of cumulative energy over time, by least squares over all readings. Energy counters move in ticks of
-20 to 100 ms, so that the first and the last reading alone would be off by a tick each, 6 % in windows of a second.
+Power: the energy between the first and the last reading, where it is known what the counter had not counted yet at
+either (counters move in steps of 20 to 100 ms: without it a window of a second is known to 6 %). Else the slope of
+cumulative energy over time, by least squares over all readings. Where there are readings of the instant power, their
+mean is weighed against that by the errors of both: each of these follows from the scatter within the window.
 """
 
 import math
@@ -38,6 +40,17 @@ MIN_ITERATIONS: Final = 5.0
 MAX_ITERATIONS: Final = 15.0
 """No measurement of the first sweep takes more iterations: refinement returns to the limits that matter."""
 MIN_READINGS: Final = 5
+PRIOR_POWER_CV_RATIO: Final = 0.007
+PRIOR_POWER_N: Final = 2.0
+"""The prior of the scatter of the power of a second, as on an H100, and the number of observations it counts as."""
+UNKNOWN_STEP_S: Final = 0.1
+"""A counter of which it is not known when it moves may do so as seldom as the slowest known ones: readings at nearly
+its own rhythm do not show it."""
+MIN_INSTANTS: Final = 4
+LEAST_INSTANT_CV_RATIO: Final = 0.01
+"""Instant readings that seem to scatter less are too few, or no instants."""
+INSTANT_SCALE_RATIO: Final = 0.005
+"""To so much they are known to show the same as the counter does: in a long window it alone counts."""
 PRIOR_RATIO: Final = 2.0
 """The prior limit is measured for so many times as many iterations: every objective is relative to its rate."""
 POWER_WINDOWS: Final = 4.0
@@ -57,6 +70,10 @@ class Observation:
         energy_j: the energy of all GPUs of the job [J].
         iteration_times_s: the times of the iterations that ended in it, of the slowest rank [s]; empty if unknown.
         warmth_w: how warm the boards were, as powers filtered by some time constants [W]; empty if unknown.
+        interpolated_energy_j: the energy with what the counters had not counted at both ends [J]; None if unknown.
+        n_instants: the number of instant readings of the power of all GPUs.
+        instants_w: their sum [W].
+        instants_w2: the sum of their squares [W²].
     """
 
     power_limit_w: float
@@ -65,6 +82,10 @@ class Observation:
     energy_j: float
     iteration_times_s: tuple[float, ...] = ()
     warmth_w: tuple[float, ...] = ()
+    interpolated_energy_j: float | None = None
+    n_instants: float = 0.0
+    instants_w: float = 0.0
+    instants_w2: float = 0.0
 
     @property
     def is_possible(self) -> bool:
@@ -88,6 +109,10 @@ class Window:
         pending_s: the duration of the unfinished group [s].
         pending_iterations: its iterations.
         sum_t_s: over the readings, of their times [s]; likewise the next ones: of energies, squares, products.
+        slice_tt_s2: over the observations, of their squared durations [s²]; likewise the next ones.
+        n_interpolated: the number of observations whose interpolated energy is known.
+        interpolated_j: the sum of these energies [J]; likewise the next ones: of products, squares.
+        n_instants: the number of instant readings of the power; then their sum, and that of their squares.
     """
 
     active_s: float = 0.0
@@ -106,11 +131,19 @@ class Window:
     slice_tt_s2: float = 0.0
     slice_te_j_s: float = 0.0
     slice_ee_j2: float = 0.0
+    n_interpolated: int = 0
+    interpolated_j: float = 0.0
+    interpolated_te_j_s: float = 0.0
+    interpolated_ee_j2: float = 0.0
+    n_instants: float = 0.0
+    instants_w: float = 0.0
+    instants_w2: float = 0.0
 
     def with_observation(self, observation: Observation) -> "Window":
         """Return the window with one more observation."""
         t_s, e_j = self.active_s + observation.active_s, self.energy_j + observation.energy_j
         pending_s, pending_n, group_means_s, group_iterations = self._groups_with(observation)
+        interpolated_j = observation.interpolated_energy_j or 0.0
         return replace(
             self,
             active_s=t_s,
@@ -129,6 +162,13 @@ class Window:
             slice_tt_s2=self.slice_tt_s2 + observation.active_s**2,
             slice_te_j_s=self.slice_te_j_s + observation.active_s * observation.energy_j,
             slice_ee_j2=self.slice_ee_j2 + observation.energy_j**2,
+            n_interpolated=self.n_interpolated + (observation.interpolated_energy_j is not None),
+            interpolated_j=self.interpolated_j + interpolated_j,
+            interpolated_te_j_s=self.interpolated_te_j_s + observation.active_s * interpolated_j,
+            interpolated_ee_j2=self.interpolated_ee_j2 + interpolated_j**2,
+            n_instants=self.n_instants + observation.n_instants,
+            instants_w=self.instants_w + observation.instants_w,
+            instants_w2=self.instants_w2 + observation.instants_w2,
         )
 
     @property
@@ -254,7 +294,46 @@ def _log_times(window: Window) -> tuple[list[float], tuple[float, ...]]:
 
 
 def _power(window: Window) -> tuple[float, float]:
-    """Return the power [W] and its standard error as a ratio.
+    """Return the power [W] and its standard error as a ratio: by the counter, and by instants where these help."""
+    interpolated, instants = _interpolated(window), _instants(window)
+    power_w, error_ratio = interpolated or _slope(window)
+    if instants is None:
+        return power_w, error_ratio
+    if interpolated is None:
+        error_ratio = math.hypot(error_ratio, UNKNOWN_STEP_S / math.sqrt(6) / window.active_s)
+    instant_w, instant_error_ratio = instants
+    share = error_ratio**2 / (error_ratio**2 + instant_error_ratio**2)
+    return power_w + share * (instant_w - power_w), error_ratio * math.sqrt(1 - share)
+
+
+def _interpolated(window: Window) -> tuple[float, float] | None:
+    """Return the mean power [W], and its error as a ratio, where no step of the counter is in it; None if unknown.
+
+    The error is that of a mean of independent observations, pooled with a prior: a few show little of their scatter.
+    Where the draw swings, neighbours have opposite signs, and it is less.
+    """
+    n = window.n_interpolated
+    if n < window.n_readings or n < MIN_SCATTERED or window.interpolated_j <= 0:
+        return None
+    power_w = window.interpolated_j / window.active_s
+    squares_j2 = window.interpolated_ee_j2 - 2 * power_w * window.interpolated_te_j_s + power_w**2 * window.slice_tt_s2
+    seen_ratio2 = max(squares_j2, 0.0) * n / (n - 1) / window.interpolated_j**2
+    prior_ratio2 = PRIOR_POWER_CV_RATIO**2 / window.active_s
+    return power_w, math.sqrt((seen_ratio2 * (n - 1) + prior_ratio2 * PRIOR_POWER_N) / (n - 1 + PRIOR_POWER_N))
+
+
+def _instants(window: Window) -> tuple[float, float] | None:
+    """Return the mean of the instant readings [W], and its error as a ratio; None of a few."""
+    n = window.n_instants
+    if n < MIN_INSTANTS or window.instants_w <= 0:
+        return None
+    mean_w = window.instants_w / n
+    cv_ratio = math.sqrt(max(window.instants_w2 / n - mean_w**2, 0.0) * n / (n - 1)) / mean_w
+    return mean_w, math.hypot(max(cv_ratio, LEAST_INSTANT_CV_RATIO) / math.sqrt(n), INSTANT_SCALE_RATIO)
+
+
+def _slope(window: Window) -> tuple[float, float]:
+    """Return the power by least squares over the readings of the counter [W], and its error as a ratio.
 
     Neighbouring intervals share the error of the reading between them, with opposite signs: the error of a reading is
     1/√2 of that of an interval, and only the errors of the readings remain in the slope.

@@ -299,6 +299,12 @@ def _joined(one: Observation, other: Observation) -> Observation:
         n_iterations=one.n_iterations + other.n_iterations,
         energy_j=one.energy_j + other.energy_j,
         warmth_w=_mean_warmth_w((one, other)),
+        interpolated_energy_j=None
+        if one.interpolated_energy_j is None or other.interpolated_energy_j is None
+        else one.interpolated_energy_j + other.interpolated_energy_j,
+        n_instants=one.n_instants + other.n_instants,
+        instants_w=one.instants_w + other.instants_w,
+        instants_w2=one.instants_w2 + other.instants_w2,
     )
 
 

@@ -7,15 +7,28 @@ import argparse
 import math
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.accounting.iteration_log import IterationLog
-from policies.profiling.measurement import EMPTY_WINDOW, PRIOR_SCATTER, Observation, estimate_window
+from controller.accounting.meter_intervals import meter_intervals
+from controller.control.curve_learning import observation_of
+from controller.gpu.meter.counter_step import CounterStep
+from controller.gpu.meter.instants import InstantPower
+from controller.ports import Sample
+from policies.profiling.measurement import (
+    EMPTY_WINDOW,
+    MIN_READINGS,
+    PRIOR_SCATTER,
+    Observation,
+    Window,
+    estimate_window,
+)
 from policies.vocabulary.units import Values
 from publishers.messages.codec import decode, encode
 from publishers.messages.training import Iterations, pack_ends
@@ -40,6 +53,14 @@ One H100 80GB HBM3 (SXM, 700 W), driver 580.159.04, 26 November 2026, PyTorch 2.
 each training go through the wire, in messages of a quarter of a second, and into the log of its rank; iterations are
 counted between readings, ten a second, in windows that follow one another. Left out are windows with a pause, and
 those that begin within a second of one."""
+
+METHODS: Final = ("the counter's ends", "least squares over the counter", "the instant readings", "combined")
+N_STARTS: Final = 8
+TOP_W: Final = 700.0
+POWER_PROTOCOL: Final = """\
+*combined* is the profiler's power: its meter finds out when the counter moves (by close readings, a burst now and
+then), and the energy between two moves is weighed against the instant readings, by the errors of both. Windows begin at
+8 phases, so that those of different phases overlap. In long ones what is left is mostly the warming of the board."""
 
 TimesNs = NDArray[np.int64]
 
@@ -143,50 +164,154 @@ def rates_table(steps: Any) -> Iterator[str]:  # noqa: ANN401 — numpy's archiv
             yield f"| {what} | {marks} | {step_ms:.1f} | {n_late} of {len(hook_ns)} | {cells} |"
 
 
-def powers_table(rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the scatter of powers, by how they are estimated."""
-    times_s, energy_j, instant_w = rows[:, 1] / NS_PER_S, rows[:, 2] / 1e3, rows[:, 3] / 1e3
-    heads = " | ".join(f"{window_s:g} s" for window_s in WINDOWS_S)
-    yield f"| power by | {heads} |"
-    yield "|---|" + "---:|" * len(WINDOWS_S)
-    found: dict[str, list[float]] = {
-        "the counter's ends": [],
-        "least squares over the counter": [],
-        "the instant readings": [],
-    }
-    for window_s in WINDOWS_S:
-        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
-        for begin_s in np.arange(times_s[0], times_s[-1] - window_s, window_s):
-            inside = np.flatnonzero((times_s >= begin_s) & (times_s < begin_s + window_s))
-            if len(inside) < 3 or instant_w[inside].min() < STEADY_W:
-                continue
-            for name, power_w in zip(
-                found, _powers_w(times_s[inside], energy_j[inside], instant_w[inside]), strict=True
-            ):
-                seen[name].append((float(begin_s), power_w))
-        for name, powers in seen.items():
-            off = [
-                (b - a) / (b + a) * 2 for (at_s, a), (then_s, b) in pairwise(powers) if then_s - at_s < 1.5 * window_s
-            ]
-            found[name].append(100 * math.sqrt(sum(x * x for x in off) / len(off) / 2))
-    for name, percents in found.items():
-        yield f"| {name} | " + " | ".join(f"{percent:.2f} %" for percent in percents) + " |"
+@dataclass(frozen=True, slots=True, eq=False)
+class Readings:
+    """What was read of a board, oldest first; obeys `EnergyMeter` as far as intervals ask.
+
+    Attributes:
+        samples: as a meter tells them: with what was not counted yet, and the instant power scaled.
+        instants_w: the instant power as the board told it [W].
+    """
+
+    samples: Sequence[Sample]
+    instants_w: Values
+
+    @property
+    def latest(self) -> Sample:
+        """Return the newest sample."""
+        return self.samples[-1]
+
+    def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:  # noqa: ARG002
+        """Return all samples."""
+        return self.samples
+
+    def counter_at_j(self, time_ns: int) -> float | None:  # noqa: ARG002 — not asked for
+        """Return None."""
+        return None
+
+    def most_j(self, duration_s: float) -> float:
+        """Return what a board of 700 W uses in a time [J]."""
+        return TOP_W * duration_s
 
 
-def _powers_w(times_s: Values, energy_j: Values, instant_w: Values) -> tuple[float, float, float]:
-    ends_w = (energy_j[-1] - energy_j[0]) / (times_s[-1] - times_s[0])
-    window = EMPTY_WINDOW
-    for (begin_s, end_s), (before_j, after_j) in zip(pairwise(times_s), pairwise(energy_j), strict=True):
-        window = window.with_observation(
-            Observation(
-                power_limit_w=1.0,
-                active_s=float(end_s - begin_s),
-                n_iterations=1.0,
-                energy_j=float(after_j - before_j),
-                iteration_times_s=(float(end_s - begin_s),),
-            )
+def readings_of(rows: NDArray[np.int64], *, period_s: float) -> Readings:
+    """Return the readings of a controller that reads so often, as its meter makes them of what the board said."""
+    step, instants, samples, due_s = CounterStep(), InstantPower(), list[Sample](), 0.0
+    told_w = list[float]()
+    for before_ns, after_ns, energy_mj, instant_mw in rows[:, :4].tolist():
+        raw = Sample(
+            time_ns=(before_ns + after_ns) // 2,
+            power_w=instant_mw / 1e3,
+            energy_j=energy_mj / 1e3,
+            instant_power_w=instant_mw / 1e3,
+            read_s=(after_ns - before_ns) / NS_PER_S,
         )
-    return float(ends_w), estimate_window(window, PRIOR_SCATTER).power_w, float(instant_w.mean())
+        if step.is_sought(raw.time_ns):
+            step.look(raw)
+        if raw.time_ns < due_s * NS_PER_S:
+            continue
+        due_s = max(due_s + period_s, raw.time_ns / NS_PER_S)
+        scaled_w = instants.scaled_w(raw, raw.energy_j)
+        samples.append(replace(raw, uncounted_j=step.uncounted_j(raw), instant_power_w=scaled_w, n_instants=instants.n))
+        told_w.append(instant_mw / 1e3)
+    return Readings(samples, np.array(told_w))
+
+
+def observations_of(readings: Readings) -> list[Observation]:
+    """Return what the profiler sees between readings, of a training that iterates all the time."""
+    first_ns, last_ns = readings.samples[0].time_ns, readings.samples[-1].time_ns
+    log = IterationLog()
+    for message in messages_of(np.arange(first_ns - NS_PER_S, last_ns + NS_PER_S, NS_PER_S // 20)):
+        log.append(message, now_ns=last_ns)
+    intervals = meter_intervals(logs=[log], meters=[readings], since_ns=first_ns, until_ns=last_ns)
+    return [observation_of(interval, enforced_power_limit_w=TOP_W) for interval in intervals]
+
+
+def powers_table(rows: NDArray[np.int64], *, period_s: float) -> Iterator[str]:
+    """Yield the scatter of powers, by how they are estimated, where readings come so often."""
+    readings = readings_of(rows, period_s=period_s)
+    yield f"| power by | {' | '.join(f'{window_s:g} s' for window_s in WINDOWS_S)} |"
+    yield "|---|" + "---:|" * len(WINDOWS_S)
+    seen = observations_of(readings)
+    columns = [_powers_of(readings, seen, window_s) for window_s in WINDOWS_S]
+    for name in METHODS:
+        yield f"| {name} | " + " | ".join(f"{100 * column.scatter_ratios[name]:.2f} %" for column in columns) + " |"
+    yield "| error told of the last | " + " | ".join(f"{100 * column.told_ratio:.2f} %" for column in columns) + " |"
+    yield "| pairs of windows | " + " | ".join(str(column.n) for column in columns) + " |"
+    covered = " | ".join(f"{100 * column.covered_ratio:.0f} %" for column in columns)
+    yield f"| pairs within their 95 % interval | {covered} |"
+
+
+class Powers(NamedTuple):
+    """The powers of neighbouring windows.
+
+    Attributes:
+        scatter_ratios: by how much they differ, by method.
+        told_ratio: the standard error that the last method tells, root mean square.
+        covered_ratio: the share of pairs that differ by less than 1.96 of their standard errors.
+        n: how many pairs there are.
+    """
+
+    scatter_ratios: dict[str, float]
+    told_ratio: float
+    covered_ratio: float
+    n: int
+
+
+def _powers_of(readings: Readings, seen: Sequence[Observation], window_s: float) -> Powers:
+    """Return how powers scatter from one window to the next, over windows that begin at `N_STARTS` phases."""
+    squares: dict[str, list[float]] = {name: [] for name in METHODS}
+    told2, covered = list[float](), list[bool]()
+    for begin_s in np.linspace(0, window_s, N_STARTS, endpoint=False).tolist():
+        for one, other in pairwise(_windows(readings, seen, window_s, begin_s)):
+            if one is None or other is None:
+                continue
+            for name, first_w, second_w in zip(METHODS, one.powers_w, other.powers_w, strict=True):
+                squares[name].append((second_w / first_w - 1) ** 2 / 2)
+            told2.append((one.error_ratio**2 + other.error_ratio**2) / 2)
+            covered.append(abs(math.log(other.powers_w[-1] / one.powers_w[-1])) < 1.96 * math.sqrt(2 * told2[-1]))
+    return Powers(
+        {name: math.sqrt(sum(each) / len(each)) for name, each in squares.items()},
+        math.sqrt(sum(told2) / len(told2)),
+        sum(covered) / len(covered),
+        len(covered),
+    )
+
+
+class WindowPowers(NamedTuple):
+    """The powers of a window by each method [W], and the standard error of the last as a ratio."""
+
+    powers_w: tuple[float, ...]
+    error_ratio: float
+
+
+def _windows(
+    readings: Readings, seen: Sequence[Observation], window_s: float, begin_s: float
+) -> Iterator[WindowPowers | None]:
+    """Yield the powers of windows that follow one another; None where the board was not busy all the time."""
+    times_s = np.array([sample.time_ns / NS_PER_S for sample in readings.samples])
+    for since_s in np.arange(times_s[0] + begin_s, times_s[-1] - window_s, window_s).tolist():
+        first, last = np.searchsorted(times_s, [since_s, since_s + window_s]).tolist()
+        instants_w = readings.instants_w[first:last]
+        if last - first < MIN_READINGS or instants_w.min() < STEADY_W:
+            yield None
+            continue
+        begin, end = readings.samples[first], readings.samples[last - 1]
+        ends_w = ((end.energy_j or 0.0) - (begin.energy_j or 0.0)) / (times_s[last - 1] - times_s[first])
+        inside = seen[first : last - 1]
+        slope, combined = (
+            estimate_window(_window(each), PRIOR_SCATTER)
+            for each in ([replace(one, interpolated_energy_j=None, n_instants=0.0) for one in inside], inside)
+        )
+        powers_w = (float(ends_w), slope.power_w, float(instants_w.mean()), combined.power_w)
+        yield WindowPowers(powers_w, combined.power_error_ratio)
+
+
+def _window(seen: Sequence[Observation]) -> Window:
+    window = EMPTY_WINDOW
+    for observation in seen:
+        window = window.with_observation(replace(observation, iteration_times_s=(observation.active_s,)))
+    return window
 
 
 def page(data: Path) -> Iterator[str]:
@@ -196,8 +321,12 @@ def page(data: Path) -> Iterator[str]:
     yield f"{PROTOCOL}\n\n## Rate: scatter from one window to the next\n"
     yield from rates_table(np.load(data / "steps.npz"))
     yield "\n*late*: steps that seem more than 5 % longer than the median; most of those of host-bound trainings are."
+    rows = np.load(data / "meter.npz")["rows"]
     yield f"\n## Power above {STEADY_W:g} W: scatter from one window to the next\n"
-    yield from powers_table(np.load(data / "meter.npz")["rows"])
+    yield f"{POWER_PROTOCOL}\n\nRead every 0.1 s, as the controller does by default:\n"
+    yield from powers_table(rows, period_s=READ_S)
+    yield "\nRead every 15 to 20 ms:\n"
+    yield from powers_table(rows, period_s=0.0)
 
 
 def main() -> None:

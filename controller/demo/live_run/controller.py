@@ -17,7 +17,7 @@ from controller.control.profile_store import ProfileStore
 from controller.demo.live_run.clock import SteppedClock
 from controller.demo.live_run.job import BOOT_ID
 from controller.demo.live_run.limiter import SimulatedLimiter
-from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.history.run_history import RunHistory
 from controller.runs.run import TrainingRun

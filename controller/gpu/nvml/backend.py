@@ -1,4 +1,4 @@
-"""The GPUs of this node through NVML: each has its own thread, and every call a deadline.
+"""The GPUs of this node through NVML: each has threads of its own, and every call a deadline.
 
 The library stays open as long as the backend is, because without persistence mode the driver forgets every limit when
 its last client leaves.
@@ -206,13 +206,15 @@ class NvmlGpu:
         self.model = board.model
         self._board = board
         self._thread = thread
+        self._meter_thread = DriverThread(board.uuid)
+        """To read an energy counter may take 100 ms, for which no limit waits."""
         self._read_timeout_s = read_timeout_s
         self._write_timeout_s = write_timeout_s
 
     @property
     def is_suspect(self) -> bool:
         """Return whether a call is overdue."""
-        return self._thread.is_stuck
+        return self._thread.is_stuck or self._meter_thread.is_stuck
 
     async def read_range(self) -> LimitRange:
         """Return what it accepts as power limit."""
@@ -230,6 +232,7 @@ class NvmlGpu:
             GpuPermissionError: this process may not write.
         """
         board = self._board
+        self._meter_thread.reject_when_stuck("set_power_limit")
         await self._thread.call(
             "set_power_limit", lambda: calls.set_power_limit(board, power_limit_w), timeout_s=self._write_timeout_s
         )
@@ -239,6 +242,7 @@ class NvmlGpu:
         return await self._read(
             "read_sample",
             lambda handle: calls.read_sample(handle, has_energy_counter=self._board.has_energy_counter),
+            is_of_meters=True,
         )
 
     async def read_processes(self) -> frozenset[int] | None:
@@ -257,12 +261,16 @@ class NvmlGpu:
         return await self._read("read_persistence", calls.read_persistence)
 
     def close(self) -> None:
-        """End its thread; does not wait."""
+        """End its threads; does not wait."""
         self._thread.close()
+        self._meter_thread.close()
 
-    async def _read(self, operation: str, read: Callable[[calls.Handle], T]) -> T:
-        board = self._board
-        return await self._thread.call(
+    async def _read(self, operation: str, read: Callable[[calls.Handle], T], *, is_of_meters: bool = False) -> T:
+        board, thread, other = self._board, self._thread, self._meter_thread
+        if is_of_meters:
+            thread, other = other, thread
+        other.reject_when_stuck(operation)
+        return await thread.call(
             operation,
             lambda: calls.translate_errors(board.uuid, operation, lambda: read(board.handle)),
             timeout_s=self._read_timeout_s,

@@ -23,6 +23,7 @@ PACKAGE_FILE: Final[str | None] = getattr(pynvml, "__file__", None)
 """Where `import pynvml` found it, or None where it is not installed."""
 
 _MW_PER_W: Final = 1_000
+_NS_PER_S: Final = 1_000_000_000
 _MJ_PER_J: Final = 1_000
 _MW_END: Final = 1 << 32
 """NVML takes 32-bit milliwatts; ctypes would wrap a larger number into a small, valid limit."""
@@ -209,29 +210,31 @@ def read_sample(handle: Handle, *, has_energy_counter: bool) -> Sample:
 
     A reading that fails is None, unless neither energy nor power can be read: that raises the error of the power.
     """
-    energy_mj, energy_ns = _read_timed(lambda: _read_energy_mj(handle) if has_energy_counter else None)
-    read_power_mw = _read_power_mw if energy_mj is None else _read_power_mw_or_none
-    power_mw, power_ns = _read_timed(lambda: read_power_mw(handle))
+    energy_mj, energy_ns, read_s = _read_timed(lambda: _read_energy_mj(handle) if has_energy_counter else None)
+    read_power_mw = _read_powers_mw if energy_mj is None else _read_powers_mw_or_none
+    (power_mw, instant_mw), power_ns, _ = _read_timed(lambda: read_power_mw(handle))
     utilization = _none_unless_gone(pynvml.nvmlDeviceGetUtilizationRates, handle)
     temperature = _none_unless_gone(_read_temperature_c, handle)
     return Sample(
         time_ns=power_ns if energy_mj is None else energy_ns,
         power_w=None if power_mw is None else power_mw / _MW_PER_W,
         energy_j=None if energy_mj is None else energy_mj / _MJ_PER_J,
+        instant_power_w=None if instant_mw is None else instant_mw / _MW_PER_W,
         utilization_ratio=None if utilization is None else min(utilization.gpu / 100, 1.0),
         temperature_c=None if temperature is None else float(temperature),
+        read_s=0.0 if energy_mj is None else read_s,
     )
 
 
-def _read_power_mw(handle: Handle) -> int:
-    """Return the instant draw where the driver has it, else its usual reading (from Ampere on, a mean of 1 s)."""
-    power_mw = _read_field(handle, _FIELD_POWER_INSTANT)
-    return int(pynvml.nvmlDeviceGetPowerUsage(handle)) if power_mw is None else power_mw
+def _read_powers_mw(handle: Handle) -> tuple[int | None, int | None]:
+    """Return the present draw, and the same if it is that of an instant: the usual reading is a mean of 1 s."""
+    instant_mw = _read_field(handle, _FIELD_POWER_INSTANT)
+    return int(pynvml.nvmlDeviceGetPowerUsage(handle)) if instant_mw is None else instant_mw, instant_mw
 
 
-def _read_power_mw_or_none(handle: Handle) -> int | None:
-    power_mw: int | None = _none_unless_gone(_read_power_mw, handle)
-    return power_mw
+def _read_powers_mw_or_none(handle: Handle) -> tuple[int | None, int | None]:
+    powers_mw: tuple[int | None, int | None] | None = _none_unless_gone(_read_powers_mw, handle)
+    return powers_mw or (None, None)
 
 
 def _read_energy_mj(handle: Handle) -> int | None:
@@ -245,11 +248,12 @@ def _read_temperature_c(handle: Handle) -> int:
     return int(read(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
-def _read_timed(read: Callable[[], T]) -> tuple[T, int]:
-    """Return a reading and the middle of the time it took: some drivers need milliseconds [ns]."""
+def _read_timed(read: Callable[[], T]) -> tuple[T, int, float]:
+    """Return a reading, the middle of the time it took [ns], and that time: some drivers need milliseconds [s]."""
     before_ns = time.monotonic_ns()
     value = read()
-    return value, (before_ns + time.monotonic_ns()) // 2
+    after_ns = time.monotonic_ns()
+    return value, (before_ns + after_ns) // 2, (after_ns - before_ns) / _NS_PER_S
 
 
 def read_processes(handle: Handle) -> frozenset[int] | None:

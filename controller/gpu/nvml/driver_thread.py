@@ -1,9 +1,9 @@
-"""One thread per GPU: driver calls run there one at a time, each with a deadline.
+"""The driver threads of a GPU: in each, calls run one at a time and with a deadline.
 
 A driver may hang for ever, and a call into it cannot be cancelled. So the event loop never makes one: it passes it to
-the GPU's thread and waits until the deadline at most. While a call is overdue, nothing more is sent to that GPU; once
-it returns, the GPU is usable again. Threads are daemons, because a hung driver must not keep the process alive (the
-executors of the standard library join their threads when the interpreter ends).
+a thread of the GPU and waits until the deadline at most. While a call is overdue, nothing more is sent to that GPU;
+once it returns, the GPU is usable again. Threads are daemons, because a hung driver must not keep the process alive
+(the executors of the standard library join their threads when the interpreter ends).
 
 It is not a `WorkerThreads`, because an overdue call makes every later one fail at once instead of queueing behind it,
 and a late result is logged.
@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class DriverThread:
-    """The driver thread of one GPU; `label` names the GPU in messages (its UUID, once that is known)."""
+    """A driver thread of one GPU; `label` names the GPU in messages (its UUID, once that is known)."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -55,7 +55,7 @@ class DriverThread:
             GpuSuspectError: it has not returned in `timeout_s`, or an earlier call is overdue: then `work` is not run.
         """
         async with self._call_lock:
-            self._reject_when_stuck(operation)
+            self.reject_when_stuck(operation)
             call = _Call(operation, work, timeout_s)
             self._calls.put(call)
             try:
@@ -70,7 +70,8 @@ class DriverThread:
         self._is_closed = True
         self._calls.put(None)
 
-    def _reject_when_stuck(self, operation: str) -> None:
+    def reject_when_stuck(self, operation: str) -> None:
+        """Raise GpuSuspectError where a call is overdue: nothing more is sent to this GPU then."""
         if self._is_closed:
             raise self._suspect(operation, "the driver is closed")
         running = self._running

@@ -1,14 +1,14 @@
 """Simulated GPUs that follow measured curves: power and speed at each limit, temperature, an energy counter, noise.
 
 A limit takes effect at once; a real GPU takes some tens of milliseconds. The energy counter moves every 100 ms, as
-NVML's does, and never goes backwards for its reader here, even where another process's event is read late. Where the
-job says how far its load is settled, the meters are read as of then: no later event revises what they have shown.
+that of an H100 does, with its noise, and as often there is a new instant reading of the power. The counter never goes
+backwards for its reader here, even where another process's event is read late. Where the job says how far its load is
+settled, the meters are read as of then: no later event revises what they have shown.
 """
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from controller.errors import GpuError, GpuLimitError
 from controller.gpu.processes import ProcFileSystem
@@ -19,8 +19,6 @@ from controller.gpu.simulation.timeline import GpuTimeline
 from controller.ports import LimitRange, LiveLimit, Sample
 from controller.runtime.clock import Clock
 from publishers.messages.reports import SIMULATED
-
-COUNTER_PERIOD_NS: Final = 100_000_000
 
 
 class SimulatedGpu:
@@ -85,13 +83,12 @@ class SimulatedGpu:
         """Return its meters, as far as the load is settled; the temperature in whole degrees, as NVML tells it."""
         self.timeline.refresh()
         now_ns = min(self._clock.monotonic_ns(), self.timeline.settled_ns)
-        since_ns = now_ns - self.timeline.start_ns
-        counted_ns = self.timeline.start_ns + since_ns - since_ns % COUNTER_PERIOD_NS
-        self._counter_j = max(self._counter_j, self.timeline.energy_j(counted_ns))
+        self._counter_j = max(self._counter_j, self.timeline.counted_j(now_ns))
         return Sample(
             time_ns=now_ns,
             power_w=self.timeline.power_w(now_ns),
             energy_j=self._counter_j,
+            instant_power_w=self.timeline.instant_power_w(now_ns),
             utilization_ratio=float(self.timeline.at(now_ns).loaded),
             temperature_c=float(round(self.timeline.temperature_c(now_ns))),
         )

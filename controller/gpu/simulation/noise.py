@@ -3,9 +3,11 @@
 Two processes, and two runs that are compared, get the same noise: iteration 4711 is the same amount of work for each.
 """
 
+import math
 from array import array
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +21,24 @@ ITERATION_NOISE_RATIO = 0.02
 GROUP_NOISE_RATIO = 0.003
 """Standard deviation of the mean work of a group of iterations: data and host drift a little."""
 GROUP_ITERATIONS = 128
+INSTANT_NOISE_RATIO = 0.07
+"""Standard deviation of an instant reading of the power, of which there is a new one every `METER_PERIOD_NS` …"""
+INSTANT_SWING = -0.8
+"""… and its correlation with the one before: on an H100 at some 15 iterations a second they swing."""
+COUNTER_NOISE_RATIO = 0.015
+"""Standard deviation of what the energy counter shows, as a share of what is used in `METER_PERIOD_NS`."""
+METER_PERIOD_NS = 100_000_000
 _CHUNK = 4096
-_POWER, _ITERATION, _GROUP = range(3)
+_N_SWINGS = 12
+_POWER, _ITERATION, _GROUP, _INSTANT, _COUNTER = range(5)
+
+
+class _MeterChunk(NamedTuple):
+    """The noise of the meters of so many readings: factors on instants, and what the counter shows too much."""
+
+    chunk: int
+    instant_ratios: list[float]
+    counter_ratios: list[float]
 
 
 class Noise:
@@ -30,6 +48,8 @@ class Noise:
         self.seed = seed
         self._blocks = array("d")
         self._block_ends_s = array("d", [0.0])
+        self._meters: _MeterChunk | None = None
+        """The chunk that was used last."""
 
     def iterations(self, first: int = 0) -> Iterator[float]:
         """Yield the work of each iteration from number `first` on, in nominal iterations: about 1 each."""
@@ -49,6 +69,25 @@ class Noise:
         block = max(0, int(at_s // POWER_BLOCK_S))
         self._grow(block)
         return self._block_ends_s[block] + (at_s - block * POWER_BLOCK_S) * self._blocks[block]
+
+    def instant_ratio(self, number: int) -> float:
+        """Return the factor on the power that an instant reading shows, by its number: every `METER_PERIOD_NS` one."""
+        return self._meter_chunk(number // _CHUNK).instant_ratios[number % _CHUNK]
+
+    def counter_ratio(self, number: int) -> float:
+        """Return what the counter shows too much at a step, by its number, of what is used between two steps."""
+        return self._meter_chunk(number // _CHUNK).counter_ratios[number % _CHUNK]
+
+    def _meter_chunk(self, chunk: int) -> "_MeterChunk":
+        if self._meters is None or self._meters.chunk != chunk:
+            before = self._normal(_INSTANT, chunk - 1) if chunk else np.zeros(_CHUNK)
+            shocks = np.concatenate([before[1 - _N_SWINGS :], self._normal(_INSTANT, chunk)])
+            swings = math.sqrt(1 - INSTANT_SWING**2) * np.convolve(
+                shocks, INSTANT_SWING ** np.arange(_N_SWINGS), "valid"
+            )
+            counter = COUNTER_NOISE_RATIO * self._normal(_COUNTER, chunk)
+            self._meters = _MeterChunk(chunk, (1 + INSTANT_NOISE_RATIO * swings).tolist(), counter.tolist())
+        return self._meters
 
     def _grow(self, block: int) -> None:
         while len(self._blocks) <= block:

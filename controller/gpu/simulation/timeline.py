@@ -31,7 +31,7 @@ from controller.gpu.simulation.event_log import (
     ProcessAttached,
 )
 from controller.gpu.simulation.measured_curve import MeasuredCurve
-from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.noise import METER_PERIOD_NS, Noise
 from controller.runtime.clock import NS_PER_S
 
 AMBIENT_C: Final = 30.0
@@ -154,6 +154,27 @@ class GpuTimeline:
             POWER_RATIO_PER_K * segment.off_steady_k * math.exp(-self._since_s(segment, time_ns) / TIME_CONSTANT_S)
         )
         return segment.power_w * (self._noise.power_ratio(self._age_s(time_ns)) + warm_ratio)
+
+    def instant_power_w(self, time_ns: int) -> float:
+        """Return what an instant reading of the power shows at a time [W]: a new value every `METER_PERIOD_NS`."""
+        number = self._meter_step(time_ns)
+        return self.power_w(self._step_ns(number)) * self._noise.instant_ratio(number)
+
+    def counted_j(self, time_ns: int) -> float:
+        """Return what the energy counter shows at a time [J]: it moves every `METER_PERIOD_NS`."""
+        number = self._meter_step(time_ns)
+        if not number:
+            return 0.0
+        step_ns = self._step_ns(number)
+        segment = self.at(step_ns)
+        step_j = segment.power_w * METER_PERIOD_NS / NS_PER_S
+        return self._energy_j(segment, step_ns) + step_j * self._noise.counter_ratio(number)
+
+    def _meter_step(self, time_ns: int) -> int:
+        return max(0, time_ns - self.start_ns) // METER_PERIOD_NS
+
+    def _step_ns(self, number: int) -> int:
+        return self.start_ns + number * METER_PERIOD_NS
 
     def temperature_c(self, time_ns: int) -> float:
         """Return the temperature at a time [°C]."""

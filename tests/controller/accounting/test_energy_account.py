@@ -11,7 +11,7 @@ import pytest
 from controller.accounting.energy_account import AccountSnapshot, EnergyAccount, EnergyTotals
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import MeterInterval, meter_intervals
-from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
 from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
@@ -107,6 +107,36 @@ def test_two_gpus_add_up_and_the_slowest_rank_counts() -> None:
     meters = [steady_meter(100, 0, 2, 4), steady_meter(50, 0.5, 1.5, 4.5)]
     intervals = meter_intervals(logs=[quick, slow], meters=meters, since_ns=ns(2), until_ns=ns(4))
     assert [(p.n_iterations, p.energy_j) for p in intervals] == [(1, 300)]
+
+
+def with_power(meter: FixedMeter, *readings: tuple[float | None, float | None, int]) -> FixedMeter:
+    """Return a meter whose samples tell what is not counted [J], the instant power [W] and how many of these."""
+    meter.samples = [
+        replace(sample, uncounted_j=uncounted_j, instant_power_w=instant_w, n_instants=n_instants)
+        for sample, (uncounted_j, instant_w, n_instants) in zip(meter.samples, readings, strict=True)
+    ]
+    return meter
+
+
+def test_an_interval_has_what_no_counter_had_counted_and_the_power_at_its_end() -> None:
+    meters = [
+        with_power(steady_meter(100, 0, 2, 4), (1.0, 90.0, 1), (4.0, 110.0, 2), (2.0, 100.0, 2)),
+        with_power(steady_meter(50, 0, 1, 5), (0.0, 40.0, 1), (1.0, 50.0, 2), (9.0, 60.0, 3)),
+    ]
+    intervals = meter_intervals(logs=[log_of(0, [1, 2, 3, 4])], meters=meters, since_ns=0, until_ns=ns(4))
+    assert [p.energy_j for p in intervals] == [300, 300], "energy is the counters' alone"
+    assert [p.interpolated_energy_j for p in intervals] == [300 + 3.0 + 3.0, 300 - 2.0 + 4.0]
+    assert [(p.instant_power_w, p.n_instants) for p in intervals] == [(160.0, 1.0), (150.0, 0.0)]
+
+
+def test_what_one_gpu_does_not_tell_is_not_known_of_an_interval() -> None:
+    meters = [
+        with_power(steady_meter(100, 0, 2, 4), (1.0, 90.0, 1), (4.0, 110.0, 2), (2.0, 100.0, 2)),
+        with_power(steady_meter(50, 0, 2, 4), (0.0, 40.0, 1), (None, 50.0, 2), (9.0, None, 2)),
+    ]
+    intervals = meter_intervals(logs=[log_of(0, [1, 2, 3, 4])], meters=meters, since_ns=0, until_ns=ns(4))
+    assert [p.interpolated_energy_j for p in intervals] == [None, None]
+    assert [p.instant_power_w for p in intervals] == [160.0, None]
 
 
 @pytest.mark.parametrize(("other_c", "mean_c"), [((50.0, 54.0, 58.0), 51.0), ((50.0, None, 58.0), None)])

@@ -16,6 +16,7 @@ from controller.control.curve_learning import (
     begin_curve,
     measured_in,
     n_measurements_in,
+    observation_of,
     posterior_mean,
     posterior_sample,
     with_stalls,
@@ -86,6 +87,27 @@ def test_confidence_intervals_tell_how_often_a_curve_was_measured() -> None:
     assert n_measurements_in(refined) == 9 + 2
     unknown = PowerProfile((point(300.0, 1.0, ci_ratio=None),))
     assert n_measurements_in(unknown) == 0
+
+
+def test_an_observation_has_the_power_of_its_interval_without_gaps() -> None:
+    interval = MeterInterval(
+        begin_ns=0,
+        end_ns=ns(2),
+        active=True,
+        n_iterations=10.0,
+        energy_j=400.0,
+        gaps_s=0.5,
+        interpolated_energy_j=420.0,
+        instant_power_w=210.0,
+        n_instants=0.5,
+    )
+    seen = observation_of(interval, enforced_power_limit_w=300.0)
+    assert (seen.energy_j, seen.interpolated_energy_j) == (300.0, 315.0)
+    assert (seen.n_instants, seen.instants_w, seen.instants_w2) == (0.5, 105.0, 0.5 * 210.0**2)
+    bare = observation_of(
+        replace(interval, interpolated_energy_j=None, instant_power_w=None), enforced_power_limit_w=300.0
+    )
+    assert (bare.interpolated_energy_j, bare.n_instants, bare.instants_w) == (None, 0.0, 0.0)
 
 
 KEY = ProfileKey(user="alice", job="j", gpu_model="Fake 300", n_gpus=1, world_size=1, batch_size=64)

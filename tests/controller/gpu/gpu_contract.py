@@ -124,6 +124,8 @@ class GpuContract:
             sample = await gpu.read_sample()
         assert sample.power_w is not None
         assert sample.power_w > 0
+        assert sample.instant_power_w is None or sample.instant_power_w > 0
+        assert sample.read_s >= 0
         assert sample.utilization_ratio is None or 0 <= sample.utilization_ratio <= 1
         assert sample.temperature_c is None or 0 < sample.temperature_c < 120
 

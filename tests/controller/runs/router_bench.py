@@ -9,7 +9,7 @@ from typing import Any, Literal
 from controller.accounting.checkpoint import RunCheckpoints
 from controller.config import load_config
 from controller.control.profile_store import ProfileStore
-from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.history.run_history import RunHistory
 from controller.ports import Hold, LimitState
 from controller.runs.claim_arbiter import SPACING_S

@@ -21,7 +21,7 @@ from controller.gpu.nvml import calls, errors
 from controller.gpu.nvml.backend import NvmlBackend, NvmlGpu
 from controller.ports import Backend, Gpu
 from tests.controller.gpu.gpu_contract import GpuContract
-from tests.live.nvml_stub.backend import LONG_HANG_MS, POWER, SET, opened
+from tests.live.nvml_stub.backend import ENERGY, LONG_HANG_MS, POWER, SET, opened
 from tests.live.nvml_stub.machine import STATE_VARIABLE, StubMachine
 
 pytestmark = pytest.mark.live
@@ -240,7 +240,9 @@ async def test_a_driver_without_power_fields_is_read_by_the_old_calls(nvml_in_pr
     stub = nvml_in_process.gpu()
     stub.raw.has_power_fields, stub.busy = 0, True
     async with opened() as (gpu,):
-        assert (await gpu.read_sample()).power_w == pytest.approx(235.21)
+        sample = await gpu.read_sample()
+        assert sample.power_w == pytest.approx(235.21)
+        assert sample.instant_power_w is None, "it may be a mean of 1 s"
         assert (await gpu.read_limit()).requested_power_limit_w == 300.0
     assert stub.calls("nvmlDeviceGetPowerUsage") == 1
     assert stub.calls("nvmlDeviceGetPowerManagementLimit") == 1
@@ -250,7 +252,8 @@ async def test_a_new_driver_is_read_by_its_instant_power(nvml_in_process: StubMa
     stub = nvml_in_process.gpu()
     stub.busy = True
     async with opened() as (gpu,):
-        assert (await gpu.read_sample()).power_w == pytest.approx(235.21)
+        sample = await gpu.read_sample()
+    assert sample.power_w == sample.instant_power_w == pytest.approx(235.21)
     assert stub.calls("nvmlDeviceGetPowerUsage") == 0
 
 
@@ -402,6 +405,7 @@ def released(nvml_in_process: StubMachine) -> Iterator[StubMachine]:
     """End what hangs when the test ends, so that no thread outlives it for long."""
     yield nvml_in_process
     nvml_in_process.gpu().hang(POWER, 0)
+    nvml_in_process.gpu().hang(ENERGY, 0)
     nvml_in_process.gpu().hang(SET, 0)
 
 
@@ -419,6 +423,21 @@ async def test_a_hanging_gpu_is_suspect_and_gets_no_calls_until_it_answers(relea
         await _until_answering(gpu)
         await gpu.set_power_limit(150.0)
     assert stub.requested_power_limit_w == 150.0
+
+
+async def test_a_slow_reading_of_the_energy_counter_delays_no_limit(released: StubMachine) -> None:
+    stub = released.gpu()
+    async with opened() as (gpu,), asyncio.TaskGroup() as tasks:
+        n_read = stub.calls(ENERGY)
+        stub.hang(ENERGY, LONG_HANG_MS)
+        reading = tasks.create_task(gpu.read_sample())
+        while stub.calls(ENERGY) == n_read:  # noqa: ASYNC110 — a thread has no event to wait for
+            await asyncio.sleep(0.001)
+        await gpu.set_power_limit(150.0)
+        assert (await gpu.read_limit()).requested_power_limit_w == 150.0
+        assert not reading.done()
+        stub.hang(ENERGY, 0)
+    assert reading.result().energy_j is not None
 
 
 async def _until_answering(gpu: NvmlGpu) -> None:

@@ -7,6 +7,7 @@ from controller.gpu.nvml.backend import NvmlBackend, NvmlGpu
 
 SET = "nvmlDeviceSetPowerManagementLimit"
 POWER = "nvmlDeviceGetFieldValues"
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 LONG_HANG_MS = 30_000
 
 

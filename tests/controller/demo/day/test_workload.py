@@ -9,7 +9,7 @@ import pytest
 from controller.demo.day.accounting import job_bounds_ns, run_baseline
 from controller.demo.day.workload import PAUSE_S, Training, Workload, fill, run_through
 from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
-from controller.gpu.simulation.backend import COUNTER_PERIOD_NS, SimulatedGpu
+from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.event_log import FOREVER_NS, LimitSet
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
@@ -124,8 +124,7 @@ async def test_what_the_meters_show_is_final_although_a_pause_is_told_late(tmp_p
             training.pause(PAUSE_S)
     training.end()
     for sample in shown:
-        counted_ns = ORIGIN_NS + (sample.time_ns - ORIGIN_NS) // COUNTER_PERIOD_NS * COUNTER_PERIOD_NS
-        assert sample.energy_j == its.energy_j(counted_ns)
+        assert sample.energy_j == its.counted_j(sample.time_ns)
     assert shown[-1].time_ns > training.time_ns - 30 * NS_PER_S
     ours.close()
     its.close()

@@ -1,7 +1,9 @@
 """Energy meter of one GPU: samples it, keeps recent samples for the run on it, and publishes energy, carbon and cost.
 
 Energy comes from the GPU's own counter; where there is none, or none that can be believed, from the power integrated
-between samples. Totals start with the controller. What cannot be read now is not published as if it were.
+between samples. Totals start with the controller. What cannot be read now is not published as if it were. Samples tell
+besides what a counter that moves in steps has not counted yet, and the power of the moment: for the power of short
+windows, never for totals.
 """
 
 import logging
@@ -12,7 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from controller.errors import GpuError, GpuNotSupportedError
-from controller.gpu.checked_energy import CheckedEnergy, most_j
+from controller.gpu.meter.checked_energy import CheckedEnergy, most_j
+from controller.gpu.meter.counter_step import PROBE_S, CounterStep
+from controller.gpu.meter.instants import InstantPower
 from controller.ports import Gpu, Hold, PowerLimiter, Sample, SignalSource
 from controller.runtime.clock import Clock, Now, is_due, next_tick_s
 from policies.vocabulary.units import carbon_g, cost
@@ -24,6 +28,8 @@ MAX_SAMPLES = 8_192
 MAX_GAP_S = 5.0
 """Power is interpolated between readings that are so far apart at most, or three sample periods."""
 RANGE_RETRY_S = 60.0
+MAX_PROBED_PERIOD_S = 0.25
+"""Where samples are farther apart, it does not matter when the counter moves."""
 DOUBT_LOG_S = 3_600.0
 """A meter that is not believed is logged once in so long, however often that comes and goes."""
 NO_METER = "its energy is not known: it has no energy counter, and its power has always read 0 W"
@@ -61,6 +67,7 @@ class GpuEnergyMeter:
         self._publish = publish
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._energy = CheckedEnergy(max_gap_s=max(MAX_GAP_S, 3 * sample_period_s))
+        self._step, self._instants = CounterStep(), InstantPower()
         self._started_at_s = self._range_due_s = clock.now_s()
         self._read_ns = -1
         self._published_ns = -1
@@ -138,7 +145,23 @@ class GpuEnergyMeter:
                 self._publish(self._report(now))
                 publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now.wall_s)
             tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now.wall_s)
+            await self._probe_until(tick_s)
             await self._clock.sleep_until(tick_s)
+
+    async def _probe_until(self, time_s: float) -> None:
+        """Read the counter often, where it is to be found out when it moves; these readings count for nothing else."""
+        if self._sample_period_s > MAX_PROBED_PERIOD_S or not self._energy.has_counter:
+            return
+        while self._step.is_sought(self._clock.monotonic_ns()):
+            next_s = self._clock.now_s() + PROBE_S
+            if next_s > time_s - PROBE_S / 2:
+                return
+            await self._clock.sleep_until(next_s)
+            try:
+                raw = await self._gpu.read_sample()
+            except GpuError:  # the next sample tells it
+                return
+            self._step.look(raw)
 
     def _report(self, now: Now) -> GpuEnergy:
         """Return the message: with values only where they were measured since the last one, and can be now."""
@@ -199,6 +222,8 @@ class GpuEnergyMeter:
 
     def _add(self, raw: Sample) -> None:
         before_j, energy = self.energy_j, self._energy
+        if self._step.is_seeking:
+            self._step.look(raw)
         begin_ns = energy.add(raw, self.max_power_limit_w)
         self._absence_log.report("" if energy.has_meter else f"{self._gpu.uuid}: {NO_METER}")
         for meter, doubt in (("power", energy.power_fault), ("counter", energy.counter_fault)):
@@ -208,8 +233,19 @@ class GpuEnergyMeter:
             return
         used_j = energy.energy_j - before_j
         self._backdate(begin_ns, raw.time_ns, used_j)
+        uncounted_j = self._step.uncounted_j(raw)
+        is_instant = energy.has_counter and not energy.power_fault
+        instant_w = self._instants.scaled_w(raw, energy.energy_j if is_instant else None)
         self._samples.append(
-            replace(raw, energy_j=energy.energy_j, power_w=energy.power_w, unmeasured_s=energy.unmeasured_s)
+            replace(
+                raw,
+                energy_j=energy.energy_j,
+                power_w=energy.power_w,
+                instant_power_w=instant_w,
+                unmeasured_s=energy.unmeasured_s,
+                uncounted_j=uncounted_j if energy.has_counter else None,
+                n_instants=self._instants.n,
+            )
         )
         value = self._signal.value_at(self._clock.now_s())
         if value is not None and self._signal.kind == "carbon":

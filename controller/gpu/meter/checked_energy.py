@@ -205,6 +205,11 @@ class CheckedEnergy:
         return not self._is_behind and self._known_ns is not None
 
     @property
+    def has_counter(self) -> bool:
+        """Return whether the energy counter is believed now."""
+        return self._counter is not None and self._trial is None and not self.counter_fault
+
+    @property
     def power_fault(self) -> str:
         """Return why the power is not believed now, in a sentence; "" where it is, or there is none."""
         return (self._power.fault or self._refutation) if self.has_meter else ""

@@ -6,15 +6,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from controller.errors import GpuError, GpuLostError, GpuNotSupportedError
-from controller.gpu.energy_meter import MAX_SAMPLES, GpuEnergyMeter
+from controller.gpu.meter import energy_meter
+from controller.gpu.meter.energy_meter import MAX_SAMPLES, GpuEnergyMeter
+from controller.gpu.simulation.backend import SimulatedGpu
+from controller.gpu.simulation.measured_curve import load_curve
+from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.timeline import GpuTimeline
 from controller.ports import Hold, LimitState, Sample
+from policies.vocabulary.units import Values
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import GpuEnergy
 from tests.controller.messages import ns
-from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
+from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal, LoopClock
 
 J_PER_KWH = 3_600_000.0
 
@@ -58,6 +65,77 @@ class CountedGpu(FakeGpu):
 
     async def read_sample(self) -> Sample:
         return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+
+
+class SimulatedBench(MeterBench):
+    """A meter of a simulated GPU under load, whose counter moves every 100 ms."""
+
+    def __init__(self, *, sample_period_s: float = 0.1) -> None:
+        clock = LoopClock()
+        start_ns = clock.monotonic_ns() - ns(0.03)
+        self.timeline = GpuTimeline(load_curve(), Noise(1), start_ns=start_ns, loaded=True)
+        self.simulated = WatchedGpu(self.timeline, clock=clock)
+        self.signal = FixedSignal(kind="energy")
+        self.published = []
+        self.meter = GpuEnergyMeter(
+            self.simulated,
+            clock=clock,
+            sample_period_s=sample_period_s,
+            publish_period_s=5.0,
+            signal=self.signal,
+            limiter=FakeLimiter(FakeGpu()),
+            publish=self.published.append,
+        )
+
+    def off_j(self, since_s: float) -> Values:
+        """Return by how much each sample is off with what it says is not counted yet, but for a constant [J]."""
+        samples = self.meter.samples_since(ns(since_s))
+        assert all(sample.uncounted_j is not None for sample in samples)
+        known_j = [(sample.energy_j or 0.0) + (sample.uncounted_j or 0.0) for sample in samples]
+        off_j = np.array(known_j) - [self.timeline.energy_j(sample.time_ns) for sample in samples]
+        return np.asarray(off_j - off_j.mean())
+
+
+class WatchedGpu(SimulatedGpu):
+    """A simulated GPU that counts its readings."""
+
+    n_reads = 0
+
+    async def read_sample(self) -> Sample:
+        self.n_reads += 1
+        return await super().read_sample()
+
+
+async def test_samples_tell_what_a_counter_that_moves_in_steps_has_not_counted() -> None:
+    bench = SimulatedBench(sample_period_s=0.11)
+    async with bench.running():
+        await asyncio.sleep(60)
+    step_j = 0.1 * 235.0
+    assert np.std(bench.off_j(2.0)) < 0.06 * step_j, "without it: 0.29 of a step"
+    instants_w = [sample.instant_power_w for sample in bench.meter.samples_since(ns(50))]
+    assert None not in instants_w
+    assert bench.meter.samples_since(ns(59))[-1].n_instants > 400
+
+
+async def test_close_readings_count_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    benches = []
+    for max_probed_period_s in (0.25, 0.0):
+        monkeypatch.setattr(energy_meter, "MAX_PROBED_PERIOD_S", max_probed_period_s)
+        benches.append(SimulatedBench())
+        async with benches[-1].running():
+            await asyncio.sleep(30.05)
+    probing, plain = benches
+    assert probing.simulated.n_reads > plain.simulated.n_reads + 30
+    energies_j = [[sample.energy_j for sample in bench.meter.samples_since(0)] for bench in benches]
+    assert energies_j[0] == pytest.approx(energies_j[1])
+    assert len(energies_j[0]) == 301
+
+
+async def test_a_meter_that_samples_seldom_makes_no_close_readings() -> None:
+    bench = SimulatedBench(sample_period_s=1.0)
+    async with bench.running():
+        await asyncio.sleep(30.5)
+    assert bench.simulated.n_reads == 31
 
 
 async def test_energy_comes_from_the_counter() -> None:
@@ -186,7 +264,7 @@ async def test_before_any_signal_value_no_carbon_is_counted() -> None:
 async def test_a_gpu_that_cannot_be_read_is_logged_once_and_once_more_when_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "controller.gpu.energy_meter")
+    caplog.set_level(logging.INFO, "controller.gpu.meter.energy_meter")
     bench = MeterBench()
     async with bench.running():
         await asyncio.sleep(5.5)

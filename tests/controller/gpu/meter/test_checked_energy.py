@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.gpu.checked_energy import STILL_S, CheckedEnergy, most_j
+from controller.gpu.meter.checked_energy import STILL_S, CheckedEnergy, most_j
 from controller.ports import Sample
 from tests.controller.messages import ns
 
