@@ -213,6 +213,8 @@ def _at(samples: Sequence[Sample], time_ns: int) -> Sample:
     """Return a meter's sums at a moment; beyond its samples those of the nearest one."""
     after_at = bisect_left(samples, time_ns, key=lambda sample: sample.time_ns)
     before, after = samples[max(after_at - 1, 0)], samples[min(after_at, len(samples) - 1)]
+    if after.time_ns == time_ns:  # nearly always
+        return after
     if not before.time_ns < time_ns < after.time_ns:
         return replace(after if time_ns >= after.time_ns else before, time_ns=time_ns)
     share = (time_ns - before.time_ns) / (after.time_ns - before.time_ns)

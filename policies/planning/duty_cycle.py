@@ -1,10 +1,9 @@
 """Turns a rate into power limits: one limit, or a duty cycle of two adjacent ones of the hull within a period."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-
-import numpy as np
 
 from policies.planning.objectives import CurrentLimit, ScheduledLimit, SwitchingRules
 from policies.vocabulary.power_curve import Hull
@@ -52,10 +51,10 @@ class Mix(NamedTuple):
 
 def mix_for(hull: Hull, rate_per_s: float) -> Mix:
     """Return the limits of a hull whose mean rate is `rate_per_s`, or the nearest one that it has."""
-    rates_per_s = hull.iterations_per_s
-    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - ROUNDING_RATIO)))
-    if upper == 0 or upper == len(rates_per_s):
-        point = hull.points[min(upper, len(rates_per_s) - 1)]
+    least_per_s = rate_per_s * (1 - ROUNDING_RATIO)
+    upper = bisect_left(hull.points, least_per_s, key=lambda point: point.iterations_per_s)
+    if upper == 0 or upper == len(hull.points):
+        point = hull.points[min(upper, len(hull.points) - 1)]
         return Mix(point, point, 0.0)
     low, high = hull.points[upper - 1], hull.points[upper]
     spread_per_s = high.iterations_per_s - low.iterations_per_s

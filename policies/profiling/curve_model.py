@@ -12,7 +12,7 @@ Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006: equations
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -45,6 +45,8 @@ PRIOR_PAIRS: Final = 4.0
 """The errors of pairs are what they are said to be, as if so many had shown it."""
 WEIGHTS: Final = (1.0, 0.75, 0.5, 0.25)
 """Weights of energy against time at the power of the highest limit, for any price of either."""
+UNKNOWN_POINT: Final = ProfilePoint(power_limit_w=0.0, power_w=0.0, iterations_per_s=0.0)
+"""Of a limit that was not measured."""
 
 
 @lru_cache(maxsize=16)
@@ -57,23 +59,8 @@ def posterior_curve(profile: PowerProfile) -> PowerProfile:
         return profile
     limits_w = _limits_w(profile)
     log_powers, power_covariance, log_rates, rate_covariance = _posteriors(profile, limits_w)
-    curve = _curve(profile, limits_w, log_powers, log_rates)
-    power_errors, rate_errors = (
-        NORMAL_95 * np.sqrt(np.maximum(covariance.diagonal(), LEAST_ERROR_RATIO**2))
-        for covariance in (power_covariance, rate_covariance)
-    )
-    return PowerProfile(
-        tuple(
-            replace(
-                point,
-                power_ci_w=point.power_w * power_error,
-                iterations_per_s_ci=point.iterations_per_s * rate_error,
-            )
-            for point, power_error, rate_error in zip(
-                curve.points, power_errors.tolist(), rate_errors.tolist(), strict=True
-            )
-        )
-    )
+    variances = [covariance.diagonal() for covariance in (power_covariance, rate_covariance)]
+    return _curve(profile, limits_w, (log_powers, log_rates), np.sqrt(np.maximum(variances, LEAST_ERROR_RATIO**2)))
 
 
 def sampled_curve(profile: PowerProfile, rng: np.random.Generator) -> PowerProfile:
@@ -83,18 +70,23 @@ def sampled_curve(profile: PowerProfile, rng: np.random.Generator) -> PowerProfi
     """
     limits_w = _limits_w(profile)
     log_powers, power_covariance, log_rates, rate_covariance = _posteriors(profile, limits_w)
-    return _curve(
-        profile, limits_w, _sample(log_powers, power_covariance, rng), _sample(log_rates, rate_covariance, rng)
-    )
+    sampled = _sample(log_powers, power_covariance, rng), _sample(log_rates, rate_covariance, rng)
+    return _curve(profile, limits_w, sampled, None)
 
 
 class _Differences(NamedTuple):
-    """Observed differences between the values at two log limits each, all of shape (n,); errors as deviations."""
+    """Observed differences between the values at two limits each, both of shape (n,); errors as deviations."""
 
-    lower: Values
-    upper: Values
     logs: Values
     errors: Values
+
+
+class _Prior(NamedTuple):
+    """Covariances before anything is measured: of what is observed, of that and what is wanted, of what is wanted."""
+
+    observed: Values
+    cross: Values
+    wanted: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +120,9 @@ def estimate_ratios(profile: PowerProfile, looks: Looks, limits_w: Sequence[floa
     power_errors = np.array([_error_ratio(point.power_ci_w, point.power_w) for point in points])
     rate_errors, power_errors = np.maximum(rate_errors, WINDOW_CV_RATIO), np.maximum(power_errors, WINDOW_CV_RATIO)
     energies_j = profile.power_w / profile.iterations_per_s
-    rates = _posterior(at, np.log(profile.iterations_per_s), rate_errors, wanted, _differences(looks, "rate"))
-    energies = _posterior(
-        at, np.log(energies_j), np.hypot(rate_errors, power_errors), wanted, _differences(looks, "energy")
-    )
+    prior = _prior(at, wanted, looks)
+    rates = _posterior(prior, np.log(profile.iterations_per_s), rate_errors, _differences(looks, "rate"))
+    energies = _posterior(prior, np.log(energies_j), np.hypot(rate_errors, power_errors), _differences(looks, "energy"))
     rate_ratios, rate_covariance = _relative_to_last(*rates)
     energy_ratios, energy_covariance = _relative_to_last(-energies[0], energies[1])
     rate_sds, energy_sds = (
@@ -164,8 +155,6 @@ def _differences(looks: Looks, what: Literal["rate", "energy"]) -> _Differences:
     n_degrees = sum(pool.n - 1 for pool in pools)
     variance = (PRIOR_PAIRS + sum(pool.square for pool in pools)) / (PRIOR_PAIRS + n_degrees)
     return _Differences(
-        lower=np.log([pair.lower_w for pair in looks.pairs]),
-        upper=np.log([pair.upper_w for pair in looks.pairs]),
         logs=np.array([pool.mean_log for pool in pools]),
         errors=np.sqrt(variance / np.array([pool.precision for pool in pools])),
     )
@@ -184,29 +173,40 @@ def _posteriors(profile: PowerProfile, limits_w: Values) -> tuple[Values, Values
     points = profile.points
     power_errors = np.array([_error_ratio(point.power_ci_w, point.power_w) for point in points])
     rate_errors = np.array([_error_ratio(point.iterations_per_s_ci, point.iterations_per_s) for point in points])
-    at, wanted = np.log(profile.power_limits_w), np.log(limits_w)
+    prior = _prior(np.log(profile.power_limits_w), np.log(limits_w))
     return (
-        *_posterior(at, np.log(profile.power_w), power_errors, wanted),
-        *_posterior(at, np.log(profile.iterations_per_s), rate_errors, wanted),
+        *_posterior(prior, np.log(profile.power_w), power_errors),
+        *_posterior(prior, np.log(profile.iterations_per_s), rate_errors),
+    )
+
+
+def _prior(at: Values, wanted: Values, looks: Looks | None = None) -> _Prior:
+    """Return the covariances of points at some log limits, of the pairs of looks, and of the values at `wanted`."""
+    centre, n, nodes, select = at.mean(), len(at), at, np.eye(len(at))
+    if looks is not None and looks.pairs:
+        n_pairs = len(looks.pairs)
+        lower, upper = (np.log([getattr(pair, end) for pair in looks.pairs]) for end in ("lower_w", "upper_w"))
+        nodes = np.concatenate((at, lower, upper))
+        pairs = np.hstack((np.zeros((n_pairs, n)), np.eye(n_pairs), -np.eye(n_pairs)))
+        select = np.vstack((np.hstack((select, np.zeros((n, 2 * n_pairs)))), pairs))
+    nodes, wanted = nodes - centre, wanted - centre
+    return _Prior(
+        observed=select @ _covariance(nodes, nodes) @ select.T,
+        cross=select @ _covariance(nodes, wanted),
+        wanted=_covariance(wanted, wanted),
     )
 
 
 def _posterior(
-    at: Values, values: Values, errors: Values, wanted: Values, differences: _Differences | None = None
+    prior: _Prior, values: Values, errors: Values, differences: _Differences | None = None
 ) -> tuple[Values, Values]:
-    """Return the mean (n,) and the covariance (n, n) at `wanted`, after values with errors at `at`, and differences."""
-    middle, centre, n = values.mean(), at.mean(), len(at)
-    seen, nodes, select = values - middle, at, np.eye(n)
+    """Return the mean (n,) and the covariance (n, n) of what is wanted, after values with errors, and differences."""
+    middle = values.mean()
+    seen = values - middle
     if differences is not None and len(differences.logs):
-        n_pairs = len(differences.logs)
-        nodes = np.concatenate((at, differences.lower, differences.upper))
-        pairs = np.hstack((np.zeros((n_pairs, n)), np.eye(n_pairs), -np.eye(n_pairs)))
-        select = np.vstack((np.hstack((select, np.zeros((n, 2 * n_pairs)))), pairs))
         seen, errors = np.concatenate((seen, differences.logs)), np.concatenate((errors, differences.errors))
-    nodes, wanted = nodes - centre, wanted - centre
-    cross = select @ _covariance(nodes, wanted)
-    gain = np.linalg.solve(select @ _covariance(nodes, nodes) @ select.T + np.diag(errors**2), cross)
-    return middle + gain.T @ seen, _covariance(wanted, wanted) - gain.T @ cross
+    gain = np.linalg.solve(prior.observed + np.diag(errors**2), prior.cross)
+    return middle + gain.T @ seen, prior.wanted - gain.T @ prior.cross
 
 
 def _covariance(one: Values, other: Values) -> Values:
@@ -224,18 +224,35 @@ def _sample(mean: Values, covariance: Values, rng: np.random.Generator) -> Value
     return np.asarray(mean + EXPLORATION_RATIO * factor @ rng.standard_normal(len(mean)))
 
 
-def _curve(profile: PowerProfile, limits_w: Values, log_powers: Values, log_rates: Values) -> PowerProfile:
-    """Return the curve at some limits; the other attributes of measured points are kept."""
+def _curve(profile: PowerProfile, limits_w: Values, logs: tuple[Values, Values], errors: Values | None) -> PowerProfile:
+    """Return the curve at some limits; measured points keep how long they were measured.
+
+    Args:
+        profile: the measured points.
+        limits_w: the limits, ascending [W].
+        logs: the logarithms of powers and of rates there.
+        errors: their standard deviations, shape (2, n_limits); None: measured points keep their intervals.
+    """
     measured = {point.power_limit_w: point for point in profile.points}
-    rows = zip(limits_w.tolist(), np.exp(log_powers).tolist(), np.exp(log_rates).tolist(), strict=True)
-    return PowerProfile(
-        tuple(
-            replace(measured[limit_w], power_w=power_w, iterations_per_s=rate_per_s)
-            if limit_w in measured
-            else ProfilePoint(power_limit_w=limit_w, power_w=power_w, iterations_per_s=rate_per_s)
-            for limit_w, power_w, rate_per_s in rows
+    powers_w, rates_per_s = (np.exp(each).tolist() for each in logs)
+    ci_ratios = [(None, None)] * len(limits_w) if errors is None else (NORMAL_95 * errors).T.tolist()
+    points = []
+    for limit_w, power_w, rate_per_s, (power_ci, rate_ci) in zip(
+        limits_w.tolist(), powers_w, rates_per_s, ci_ratios, strict=True
+    ):
+        known = measured.get(limit_w, UNKNOWN_POINT)
+        points.append(
+            ProfilePoint(
+                power_limit_w=limit_w,
+                power_w=power_w,
+                iterations_per_s=rate_per_s,
+                power_ci_w=known.power_ci_w if power_ci is None else power_w * power_ci,
+                iterations_per_s_ci=known.iterations_per_s_ci if rate_ci is None else rate_per_s * rate_ci,
+                n=known.n,
+                active_s=known.active_s,
+            )
         )
-    )
+    return PowerProfile(tuple(points))
 
 
 def _error_ratio(ci: float | None, value: float) -> float:

@@ -215,11 +215,14 @@ class Counterfactual:
         ends_s = np.cumsum(np.maximum(waits_s, 0.0)[:, None] + works_s + rests_s, axis=0)
         works_j = self._pue * (works_j + self._host_power_w * works_s)
         pauses_j = (self._pue * (self._pauses_j + self._host_power_w * self._pauses_s))[:, None]
-        values = self._means(ends_s - rests_s - works_s, works_s), self._means(ends_s - rests_s, rests_s)
+        signal_energy = self._means(ends_s - rests_s - works_s, works_s) * works_j
+        has_paused = pauses_j[:, 0] != 0  # in most slots nothing was used in pauses, so that their value is not asked
+        begins_s, rests_s = (ends_s - rests_s)[has_paused], rests_s[has_paused]
+        signal_energy[has_paused] += self._means(begins_s, rests_s) * pauses_j[has_paused]
         return Twins(
             energy_j=(works_j + pauses_j).sum(axis=0),
             duration_s=(works_s + self._pauses_s[:, None]).sum(axis=0),
-            signal_energy=(values[0] * works_j + values[1] * pauses_j).sum(axis=0),
+            signal_energy=signal_energy.sum(axis=0),
         )
 
     def parts(self, rate_ratios: Values, energy_ratios: Values) -> Values:

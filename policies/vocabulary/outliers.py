@@ -56,15 +56,20 @@ def _are_spikes(
 ) -> NDArray[np.bool_]:
     """Return which values differ from the last accepted one without being confirmed, shape (n,)."""
     spikes = np.zeros(len(log_ratios), dtype=np.bool_)
-    if (np.abs(np.diff(log_ratios)) <= limit_ratio).all():  # nearly always: no loop over sixty days
-        return spikes
-    accepted = log_ratios[0]
-    for i in range(1, len(log_ratios)):
-        if abs(log_ratios[i] - accepted) > limit_ratio:
-            last = max(i + 1, int(np.searchsorted(starts_s, starts_s[i] + confirmation_s)))
-            next_ratios = log_ratios[i + 1 : last + 1]
-            is_known_so_long = last < len(log_ratios)
-            spikes[i] = not (is_known_so_long and (np.abs(next_ratios - log_ratios[i]) <= limit_ratio).all())
-        if not spikes[i]:
-            accepted = log_ratios[i]
+
+    def is_confirmed(i: int) -> bool:
+        last = max(i + 1, int(np.searchsorted(starts_s, starts_s[i] + confirmation_s)))
+        next_ratios = log_ratios[i + 1 : last + 1]
+        return last < len(log_ratios) and bool((np.abs(next_ratios - log_ratios[i]) <= limit_ratio).all())
+
+    at = 1
+    # Values between two leaps are accepted, each after the one before: there is no loop over sixty days.
+    for leap in (np.flatnonzero(np.abs(np.diff(log_ratios)) > limit_ratio) + 1).tolist():
+        if leap < at:
+            continue
+        accepted, at = log_ratios[leap - 1], leap
+        while at < len(spikes) and abs(log_ratios[at] - accepted) > limit_ratio and not is_confirmed(at):
+            spikes[at] = True
+            at += 1
+        at += 1
     return spikes

@@ -152,6 +152,8 @@ class PowerProfile:
 
     def with_overhead(self, host_power_w: float, pue: float) -> "PowerProfile":
         """Return the curve with host power and PUE included: P becomes PUE·(P + host power)."""
+        if (host_power_w, pue) == (0.0, 1.0):
+            return self
         return PowerProfile(
             tuple(
                 replace(

@@ -2,14 +2,20 @@
 
 DIR as for `tests.benchmarks.planning`. ResNet-50 on ImageNet is simulated, as `gridchase replay plan
 --live` does: told how long it is, not told, and blind to the grid, beside what knows the curve for nothing.
+
+A run of ten days takes some two minutes of CPU under all policies. With `--keep FOLDER` each result is kept there, and
+a page that was broken off goes on where it was. Results are of the program that made them: keep those of another one
+elsewhere.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from controller.cli.replay.plan_inputs import Overhead, read_signals, scenario_of
@@ -19,6 +25,7 @@ from policies.replay.power_limit.evaluation import Comparison, PolicyName, repla
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
 from policies.vocabulary.units import HOUR_S, Values
+from publishers.shared.files.atomic_file import replace_file
 from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
 from tests.benchmarks.planning import curves_of
 
@@ -26,6 +33,7 @@ TABLE: Final = Path(__file__).with_suffix(".md")
 POLICIES: Final[tuple[PolicyName, ...]] = (
     "static-mix", "static-mix-live", "gridchase-forecast", "gridchase-live", "gridchase-live-open", "offline",
 )  # fmt: skip
+GPUS: Final = ["a40", "v100"]
 NAMES: Final = ("mix", "mix-live", "planner", "live", "live-open", "optimum")
 N_ENDS: Final = 30
 MEDIAN_END_H: Final = 24.0
@@ -84,6 +92,17 @@ def simulated(task: Task) -> SimulatedRun:
     )
 
 
+def kept(folder: Path, task: Task) -> SimulatedRun:
+    """Return what a run comes to: what is kept of it, or else simulate and keep it."""
+    zone, start_s = task.scenario.signal.zone, task.spec.start_s
+    path = folder / f"{task.trace}_{zone}_{task.hours}h_{task.max_slowdown:g}_{start_s:.0f}.json"
+    if path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=SimulatedRun)
+    run = simulated(task)
+    replace_file(path, msgspec.json.encode(run))
+    return run
+
+
 def _at_ends(task: Task, ours: RunResult, mix: RunResult) -> tuple[tuple[float, ...], float]:
     """Return what a run gains over another where both end after the same work, and how slow it was then at most."""
     scenario = task.scenario
@@ -123,7 +142,7 @@ def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
     readings = read_signals(sorted((options.data / "carbon").glob("*.csv")), faults)
     if faults:
         raise SystemExit("\n".join(faults))
-    for curve in curves_of(options.data / "zeus"):
+    for curve in (each for each in curves_of(options.data / "zeus") if each.name in options.gpus):
         for hours in options.hours:
             n_starts = starts_of(hours, options.starts)
             for max_slowdown in options.max_slowdown:
@@ -219,12 +238,15 @@ def zones_table(cells: Sequence[Cell]) -> Iterator[str]:
 def page(options: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page."""
     tasks = list(tasks_of(options))
-    found = replay_each(simulated, tasks, n_processes=2, what="runs")
+    simulate = simulated if options.keep is None else partial(kept, options.keep)
+    found = replay_each(simulate, tasks, n_processes=options.processes, what="runs")
     cells: dict[str, list[Cell]] = {}
     for task, each in zip(tasks, found, strict=True):
         name = f"{task.trace}, {task.hours} h, {100 * (task.max_slowdown - 1):.3g} %"
         cells.setdefault(name, []).append((task, each))
     asked = f"--hours {_listed(options.hours)} --max-slowdown {_listed(options.max_slowdown)} --starts {options.starts}"
+    if options.gpus != GPUS:
+        asked += f" --gpus {' '.join(options.gpus)}"
     yield "# What a user gets: runs under the controller itself\n"
     yield f"{measured_on()}; `python -m tests.benchmarks.planning_live --data DIR --write {asked}`.\n"
     starts = ", ".join(f"{starts_of(hours, options.starts)} of {hours} h" for hours in options.hours)
@@ -250,6 +272,9 @@ def main() -> None:
     parser.add_argument(
         "--starts", type=int, default=1, metavar="N", help="runs of 24 h on each signal; others as long in all"
     )
+    parser.add_argument("--gpus", nargs="+", choices=GPUS, default=GPUS, help="whose curves")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="so many runs at a time")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep each result here, and use those kept before")
     add_data(parser)
     add_write(parser, TABLE)
     options = parser.parse_args()

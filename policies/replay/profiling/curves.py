@@ -1,24 +1,27 @@
 """The true curves of a power trace: power and iteration time of each of its jobs, every 5 W.
 
 A trace gives seconds per epoch; an iteration takes that divided by the batches of an epoch. Between the measured limits
-power and time are linear in the limit, which is not how any policy interpolates. Measured points where more power makes
-a job slower, or a higher limit makes it draw less, are noise of the trace, and are pooled (isotonic regression); as
-measured, such a job has a best limit by luck.
+power and time are linear in the limit, which is not how any policy interpolates; smooth curves are, as ours does.
+Measured points where more power makes a job slower, or a higher limit makes it draw less, are noise of the trace, and
+are pooled (isotonic regression); as measured, such a job has a best limit by luck.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 import numpy as np
 
 from policies.replay.traces import JOBS, PowerTrace
 from policies.vocabulary.cost import zeus_cost
-from policies.vocabulary.power_curve import smoothed
+from policies.vocabulary.power_curve import fit_curve, smoothed
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import Values
 
+CurveShape = Literal["linear", "smooth", "as_measured"]
+"""Pooled and linear between the measured limits; pooled and smooth; or not pooled and linear."""
 GRID_W: Final = 5.0
 POWER_BOUND_RATIO: Final = 1.05
 """A job that the lowest limit slows by less is not power-bound: there is nothing to choose."""
@@ -77,12 +80,12 @@ class TrueCurve:
         return cost_j / float(self.costs_j(eta).min())
 
 
-def true_curves(trace: PowerTrace, *, is_monotone: bool = True) -> Iterator[TrueCurve]:
+def true_curves(trace: PowerTrace, *, shape: CurveShape = "linear") -> Iterator[TrueCurve]:
     """Yield a curve for each dataset, network, optimizer and batch size measured at two limits or more.
 
     Args:
         trace: the measurements.
-        is_monotone: whether points that contradict one another are pooled; else every one counts as measured.
+        shape: whether points that contradict one another are pooled, and what is between the measured limits.
     """
     for identity, size in trace.curves():
         times_s = {
@@ -95,7 +98,7 @@ def true_curves(trace: PowerTrace, *, is_monotone: bool = True) -> Iterator[True
         measured = trace.profile(identity, size, n_batches)
         yield TrueCurve(
             name=f"{'/'.join(identity)}/{size}@{trace.name}",
-            profile=linear_curve(smoothed(measured) if is_monotone else measured),
+            profile=_SHAPED[shape](measured),
             is_assumed=n_samples is None,
         )
 
@@ -113,3 +116,10 @@ def linear_curve(measured: PowerProfile) -> PowerProfile:
     powers_w = np.interp(limits_w, measured_w, measured.power_w)
     times_s = np.interp(limits_w, measured_w, 1 / measured.iterations_per_s)
     return PowerProfile.from_rows(zip(limits_w.tolist(), powers_w.tolist(), (1 / times_s).tolist(), strict=True))
+
+
+_SHAPED: Final[Mapping[CurveShape, Callable[[PowerProfile], PowerProfile]]] = {
+    "linear": lambda measured: linear_curve(smoothed(measured)),
+    "smooth": partial(fit_curve, step_w=GRID_W),
+    "as_measured": linear_curve,
+}

@@ -114,3 +114,18 @@ def test_values_are_only_ever_removed(values: list[float], kind: SignalKind) -> 
     kept = np.isfinite(believed.values)
     assert (believed.values[kept] == whole.values[kept]).all()
     assert np.isfinite(whole.values).sum() - kept.sum() == len(leaps_s)
+
+
+@given(st.lists(st.sampled_from([1.0, 1.1, 10.0, 11.0, 100.0, 0.1]), min_size=MIN_KNOWN, max_size=40))
+def test_each_value_is_judged_by_the_last_accepted_one(factors: list[float]) -> None:
+    values = 300.0 * np.array(factors)
+    logs, limit = np.log(values), max(math.log(3.0), 1.5 * float(np.quantile(np.abs(np.diff(np.log(values))), 0.8)))
+    accepted, rejected = logs[0], []
+    for hour in range(1, len(values)):
+        is_far = abs(logs[hour] - accepted) > limit
+        is_confirmed = hour + 1 < len(values) and abs(logs[hour + 1] - logs[hour]) <= limit
+        if is_far and not is_confirmed:
+            rejected.append(hour)
+        else:
+            accepted = logs[hour]
+    assert hours_of(reject_spikes(signal(values))[1]) == rejected

@@ -1,9 +1,11 @@
 """The truth of a power trace: monotone, linear between measured limits, every 5 W, in seconds an iteration."""
 
+from typing import Final
+
 import numpy as np
 import pytest
 
-from policies.replay.profiling.curves import ASSUMED_ITERATION_TIME_S, TrueCurve, linear_curve, true_curves
+from policies.replay.profiling.curves import ASSUMED_ITERATION_TIME_S, CurveShape, TrueCurve, linear_curve, true_curves
 from policies.replay.traces import POWER_COLUMNS, parse_power
 from policies.vocabulary.profile import PowerProfile
 from tests.policies.replay.profiling.curves import bending, flat
@@ -15,10 +17,12 @@ ROWS = (
     "cifar100,net,{size},sgd,250,10,200",
 )
 
+SHAPES: Final[tuple[CurveShape, ...]] = ("linear", "smooth")
 
-def curves(*rows: str, is_monotone: bool = True) -> list[TrueCurve]:
+
+def curves(*rows: str, shape: CurveShape = "linear") -> list[TrueCurve]:
     trace = parse_power("data/gpu.csv", "\n".join((",".join(POWER_COLUMNS), *rows)))
-    return list(true_curves(trace, is_monotone=is_monotone))
+    return list(true_curves(trace, shape=shape))
 
 
 def test_every_batch_size_is_a_curve() -> None:
@@ -60,11 +64,17 @@ def test_the_true_curve_is_monotone_and_linear_between_with_a_point_every_5_w() 
 
 
 def test_every_point_may_count_as_measured() -> None:
-    (curve,) = curves(*(row.format(size=100) for row in ROWS), is_monotone=False)
+    (curve,) = curves(*(row.format(size=100) for row in ROWS), shape="as_measured")
     per_epoch_s = {limit_w: 500 / curve.profile.at(limit_w)[1] for limit_w in (100.0, 150.0, 175.0, 200.0, 240.0)}
     assert per_epoch_s == pytest.approx({100.0: 30.0, 150.0: 20.0, 175.0: 20.25, 200.0: 20.5, 240.0: 12.1})
     powers_w = [curve.profile.at(limit_w)[0] for limit_w in (150.0, 175.0, 200.0)]
     assert powers_w == pytest.approx([120.0, 119.0, 118.0]), "though more watts should not draw less"
+
+
+def test_a_smooth_curve_has_the_pooled_points_and_bends_between_them() -> None:
+    (linear,), (smooth,) = (curves(*(row.format(size=100) for row in ROWS), shape=shape) for shape in SHAPES)
+    assert smooth.profile.at(150.0) == pytest.approx(linear.profile.at(150.0))
+    assert smooth.profile.at(125.0)[1] > 1.01 * linear.profile.at(125.0)[1]
 
 
 def test_a_measured_limit_off_the_grid_stays() -> None:
