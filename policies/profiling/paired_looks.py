@@ -1,10 +1,12 @@
 """Looks at the top limit: how fast a job is at a limit relative to the top one, whatever it does as a whole.
 
-A look is a mean over some 10 s at the top limit, against 20 s before and 20 s after it at the limit in force: what
-wanders (data, temperature, neighbours) is the same on both sides, and cancels. Where single iterations scatter much,
-looks take up to 30 s, and come twice as often: longer ones would gain less, since jobs wander meanwhile. A limit that
-the plan changes anyway is a look for nothing: the last seconds at the one limit are paired with the first at the other,
-a little less precisely, since what wanders cancels to first order only.
+A look is a mean over 2 to 30 s at the top limit, against twice as long before and after it at the limit in force: what
+wanders (data, temperature, neighbours) is the same on both sides, and cancels. How long follows from the noise of the
+job: where neighbouring windows agree, as of a training that its GPU holds up, 2 s say enough; before that is known it
+is 10 s; where single iterations scatter much, looks take up to 30 s, and come twice as often: longer ones would gain
+less, since jobs wander meanwhile. A limit that the plan changes anyway is a look for nothing: the last seconds at the
+one limit are paired with the first at the other, a little less precisely, since what wanders cancels to first order
+only.
 
     20 s at the limit ──► settle, 10 s at the top ──► settle, 20 s at the limit: one pair of rates, and of energies
 
@@ -40,11 +42,19 @@ from policies.vocabulary.units import DAY_S
 
 __all__ = ["PRIOR_SCATTER", "LookLengths", "Looks", "Pair", "advance_looks", "look_lengths", "look_period_s"]
 
+SHORTEST_TOP_S: Final = 2.0
 TOP_S: Final = 10.0
 LONGEST_TOP_S: Final = 30.0
-"""The shortest and the longest look at the top, but for iterations that take longer; on each side is twice as much."""
+"""The shortest look at the top, the usual and the longest one, but for iterations that take longer; on each side is
+twice as much."""
 LOOK_ERROR_RATIO: Final = 0.004
-"""The scatter of iterations alone may make a ratio uncertain by so much in one look; else it takes longer."""
+"""The scatter of iterations alone may make a ratio uncertain by so much in a usual look; else it takes longer."""
+SHORT_RATE_RATIO: Final = 0.0015
+SHORT_POWER_RATIO: Final = 0.0075
+"""The noise of windows may make the ratio of rates, and that of powers, uncertain by so much in a shorter look: some
+fifty a day then know them to 0.02 and 0.1 %."""
+SIDES: Final = 1.25
+"""Both sides of a look, of four times its length together, add a quarter to the variance."""
 LEAST_ITERATIONS: Final = 4.0
 """However long they take."""
 N_CHUNKS: Final = 10
@@ -55,8 +65,9 @@ MAX_PAUSE_S: Final = 60.0
 """After a longer pause the two sides of a pair are no neighbours any more."""
 WANDER_RATIO: Final = 0.001
 ONE_SIDED_WANDER_RATIO: Final = 0.003
-"""What is left of a job's wandering in a pair with two sides, and with one (standard deviations): before pairs of the
-same limits have shown by their own scatter what it is."""
+"""What is left of a job's wandering in a pair with two sides, and with one (standard deviations), in looks of `TOP_S`;
+it grows with the root of their length. It holds before pairs of the same limits have shown by their own scatter what it
+is."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
 MIN_CLIPPED: Final = 4
@@ -211,14 +222,22 @@ class Looks:
 
 
 def look_lengths(scatter: Scatter, *, iteration_time_s: float) -> LookLengths:
-    """Return how long looks should be: 10 s at the top, and 30 s where single iterations scatter by 5 %.
+    """Return how long looks should be.
 
     Args:
-        scatter: that of single iterations.
-        iteration_time_s: how long one takes [s].
+        scatter: the noise of the job.
+        iteration_time_s: how long an iteration takes [s].
+
+    >>> look_lengths(PRIOR_SCATTER, iteration_time_s=0.02).top_s
+    10.0
     """
-    error_ratio = scatter.cv_ratio * math.sqrt(1.25 * iteration_time_s / TOP_S)
-    top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)
+    noise = scatter.windows
+    enough_s = SIDES * max(noise.rate_s / SHORT_RATE_RATIO**2, noise.power_s / SHORT_POWER_RATIO**2)
+    if noise.is_known and enough_s < TOP_S:
+        top_s = max(enough_s, SHORTEST_TOP_S)
+    else:
+        error_ratio = scatter.cv_ratio * math.sqrt(SIDES * iteration_time_s / TOP_S)
+        top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)
     return LookLengths(top_s=max(top_s, LEAST_ITERATIONS * iteration_time_s))
 
 
@@ -327,6 +346,7 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     if not sides or not _is_enough(middle.tail, lengths):
         return looks
     wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
+    wander_ratio *= math.sqrt(lengths.top_s / TOP_S)
     inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
     looks = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
     return replace(looks, pairs=(*looks.pairs[:-1], _with_warming(looks.pairs[-1], sides, middle.tail)))
@@ -374,7 +394,17 @@ def _with_pair(
 
 
 def _estimates(chunks: tuple[Observation, ...], scatter: Scatter) -> Estimates:
-    return estimate_window(_window(chunks), scatter)
+    """Return what a side of a pair shows; its errors are no less than neighbouring windows have shown."""
+    window = _window(chunks)
+    seen = estimate_window(window, scatter)
+    if not scatter.windows.is_known:
+        return seen
+    rate_error_ratio, power_error_ratio = scatter.windows.errors_ratio(window.active_s)
+    return replace(
+        seen,
+        rate_error_ratio=max(seen.rate_error_ratio, rate_error_ratio),
+        power_error_ratio=max(seen.power_error_ratio, power_error_ratio),
+    )
 
 
 def _window(chunks: tuple[Observation, ...]) -> Window:
