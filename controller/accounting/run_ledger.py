@@ -220,6 +220,7 @@ class RunLedger:
             lengths=_lengths(refinement, settings, least_s),
             scatter=refinement.scatter,
             settle_s=settle_s,
+            sees_settling=settings.sees_settling,
         )
         if self.looks.n_pairs > before.n_pairs and self.looks.n_looks(top_w) > before.n_looks(top_w):
             self._looked_s = self.looks.active_s

@@ -259,6 +259,7 @@ class LimitControl:
             floor_power_limit_w=start.floor_power_limit_w,
             n_gpus=start.n_gpus,
             settle_s=config.settle_s,
+            sees_settling=not self._is_multi_node,
             window_s=config.window_s,
             step_ratio=config.step_ratio,
             tolerance_ratio=config.tolerance_ratio,

@@ -51,6 +51,9 @@ MAX_WINDOWS: Final = 50
 """What was seen before so many windows is forgotten: jobs change."""
 NOISE_REACH: Final = 3.0
 """A jump between two windows counts as at most so many standard deviations: a stall is no noise."""
+SETTLED_ITERATIONS: Final = 3
+SETTLED_RATIO: Final = 0.005
+"""A job has settled when so many iterations in a row differ by no more than this."""
 CHANGE_RATIO: Final = 0.1
 CHANGE_DEVIATIONS: Final = 4.0
 
@@ -80,6 +83,41 @@ class Observation:
         """Return whether all quantities are valid: they are not after a counter or a clock was reset."""
         quantities = (self.active_s, self.n_iterations, self.energy_j, self.power_limit_w, *self.iteration_times_s)
         return all(0.0 <= x < math.inf for x in quantities) and self.active_s > 0 and self.power_limit_w > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """How far a job has settled after a change of the limit.
+
+    Attributes:
+        active_s: the time since then [s].
+        times_s: the times of the last iterations [s].
+    """
+
+    active_s: float = 0.0
+    times_s: tuple[float, ...] = ()
+
+    def with_observation(self, observation: Observation) -> "Settle":
+        """Return it after one more observation."""
+        times_s = (*self.times_s, *observation.iteration_times_s)[-SETTLED_ITERATIONS:]
+        return Settle(active_s=self.active_s + observation.active_s, times_s=times_s)
+
+    def is_over(self, settle_s: float, *, is_seen: bool = True) -> bool:
+        """Return whether the job has settled: after `settle_s`, or after half of it if iterations are steady already.
+
+        A limit takes some 100 ms to bite.
+
+        Args:
+            settle_s: how long settling takes at most [s].
+            is_seen: whether iterations show it; they do not where other nodes, which follow later, hold them up.
+        """
+        if self.active_s >= settle_s * (1 - ROUNDING_RATIO):
+            return True
+        is_enough = len(self.times_s) == SETTLED_ITERATIONS and self.active_s >= settle_s / 2
+        return is_seen and is_enough and max(self.times_s) <= (1 + SETTLED_RATIO) * min(self.times_s)
+
+
+NOT_SETTLED: Final = Settle()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +229,7 @@ class WindowNoise:
         rate_log = math.log(after.iterations_per_s / before.iterations_per_s)
         power_log = math.log(after.power_w / before.power_w)
         squares_s = (*self.squares_s, (rate_log**2 / 2 * duration_s, power_log**2 / 2 * duration_s))[-MAX_WINDOWS:]
-        rate_s, power_s = (_robust_mean(column_s) for column_s in zip(*squares_s, strict=True))
+        rate_s, power_s = (_robust_mean_s(column_s) for column_s in zip(*squares_s, strict=True))
         return WindowNoise(squares_s=squares_s, rate_s=rate_s, power_s=power_s)
 
     def errors_ratio(self, duration_s: float) -> tuple[float, float]:
@@ -242,7 +280,7 @@ class Scatter:
         return replace(self, seen_cv_ratio=math.sqrt(squares / n_iterations), n_iterations=n_iterations)
 
 
-def _robust_mean(squares_s: tuple[float, ...]) -> float:
+def _robust_mean_s(squares_s: tuple[float, ...]) -> float:
     """Return the mean of squared normal noise; what is far off, as after a stall, counts as the most noise."""
     most_s = NOISE_REACH**2 * median(squares_s) / MAD_PER_DEVIATION**2
     return sum(min(square_s, most_s) for square_s in squares_s) / len(squares_s)

@@ -30,10 +30,12 @@ from typing import Final
 
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    NOT_SETTLED,
     PRIOR_SCATTER,
     Estimates,
     Observation,
     Scatter,
+    Settle,
     Window,
     estimate_window,
 )
@@ -159,7 +161,7 @@ class Stretch:
 
     Attributes:
         power_limit_w: the limit [W].
-        settled_s: for how long it has settled [s].
+        settle: how far the job has settled at it.
         measured_s: for how long it was in force since then [s].
         head: the first chunks, up to one side of a look.
         tail: the last ones, as much.
@@ -168,7 +170,7 @@ class Stretch:
     """
 
     power_limit_w: float
-    settled_s: float = 0.0
+    settle: Settle = NOT_SETTLED
     measured_s: float = 0.0
     head: tuple[Observation, ...] = ()
     tail: tuple[Observation, ...] = ()
@@ -263,7 +265,13 @@ def look_period_s(n_looks: int, lengths: LookLengths, *, age_s: float, length_s:
 
 
 def advance_looks(
-    looks: Looks, observation: Observation, *, lengths: LookLengths, scatter: Scatter, settle_s: float
+    looks: Looks,
+    observation: Observation,
+    *,
+    lengths: LookLengths,
+    scatter: Scatter,
+    settle_s: float,
+    sees_settling: bool = True,
 ) -> Looks:
     """Return the looks after one more observation, at whatever limit was in force all through it.
 
@@ -272,7 +280,8 @@ def advance_looks(
         observation: an interval in which iterations ran.
         lengths: how long windows should be.
         scatter: that of single iterations.
-        settle_s: the time after a change of limit that is not counted [s].
+        settle_s: the time after a change of limit that is not counted, at most [s].
+        sees_settling: whether it may be less, where iterations are steady before.
     """
     if not observation.is_possible:
         return looks
@@ -280,8 +289,8 @@ def advance_looks(
     if not looks.is_at(observation.power_limit_w):
         looks = _with_change(looks, observation.power_limit_w, lengths, scatter)
     stretch = looks.stretches[-1]
-    if stretch.settled_s < settle_s:
-        grown = replace(stretch, settled_s=stretch.settled_s + observation.active_s)
+    if not stretch.settle.is_over(settle_s, is_seen=sees_settling):
+        grown = replace(stretch, settle=stretch.settle.with_observation(observation))
         return replace(looks, stretches=(*looks.stretches[:-1], grown))
     looks = replace(looks, stretches=(*looks.stretches[:-1], _grown(stretch, observation, lengths)))
     is_whole = _duration_s(looks.stretches[-1].head) >= lengths.side_s

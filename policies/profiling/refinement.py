@@ -12,10 +12,12 @@ from typing import Final
 from policies.profiling.curve_model import max_gain_ratio
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    NOT_SETTLED,
     PRIOR_SCATTER,
     Estimates,
     Observation,
     Scatter,
+    Settle,
     Window,
     estimate_point,
     estimate_window,
@@ -46,7 +48,7 @@ class Refinement:
         profile: the curve so far, measured points alone.
         n_blocks: the number of merged measurements; the caller replans whenever it has grown.
         power_limit_w: the limit of the current measurement [W]; None before the first one.
-        settled_s: for how long it has settled [s].
+        settle: how far the job has settled at it.
         window: the current measurement.
         scatter: the noise of the job.
         former: what the last measurement has shown, and how long it was [s], if the limit is still the same.
@@ -55,7 +57,7 @@ class Refinement:
     profile: PowerProfile
     n_blocks: int = 0
     power_limit_w: float | None = None
-    settled_s: float = 0.0
+    settle: Settle = NOT_SETTLED
     window: Window = EMPTY_WINDOW
     scatter: Scatter = PRIOR_SCATTER
     former: tuple[Estimates, float] | None = None
@@ -81,10 +83,10 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
     last_w = refinement.power_limit_w
     if last_w is None or abs(observation.power_limit_w - last_w) > LIMIT_TOLERANCE_W:
         refinement = replace(
-            refinement, power_limit_w=observation.power_limit_w, settled_s=0.0, window=EMPTY_WINDOW, former=None
+            refinement, power_limit_w=observation.power_limit_w, settle=NOT_SETTLED, window=EMPTY_WINDOW, former=None
         )
-    if refinement.settled_s < settings.settle_s:
-        return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
+    if not refinement.settle.is_over(settings.settle_s, is_seen=settings.sees_settling):
+        return replace(refinement, settle=refinement.settle.with_observation(observation))
     window = refinement.window.with_observation(observation)
     if window.n_counted < MIN_ITERATIONS or window.active_s < settings.window_s or window.energy_j <= 0:
         return replace(refinement, window=window)

@@ -17,9 +17,11 @@ from typing import Final, assert_never
 
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    NOT_SETTLED,
     PRIOR_SCATTER,
     Observation,
     Scatter,
+    Settle,
     Window,
     estimate_point,
     has_minimum,
@@ -151,7 +153,7 @@ class Settling:
 
     record: SweepRecord
     power_limit_w: float
-    settled_s: float = 0.0
+    settle: Settle = NOT_SETTLED
     enforced_power_limit_w: float | None = None
     n_restarts: int = 0
 
@@ -211,10 +213,10 @@ def advance(settings: ProfilerSettings, state: State, observation: Observation) 
     if last_w is not None and abs(observation.power_limit_w - last_w) > LIMIT_TOLERANCE_W:
         state = _restarted(settings, state)
     match state:
-        case Settling(settled_s=settled_s) if settled_s < settings.settle_s:
+        case Settling(settle=settle) if not settle.is_over(settings.settle_s, is_seen=settings.sees_settling):
             return replace(
                 state,
-                settled_s=settled_s + observation.active_s,
+                settle=settle.with_observation(observation),
                 enforced_power_limit_w=observation.power_limit_w,
             )
         case Settling():

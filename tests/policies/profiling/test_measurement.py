@@ -1,5 +1,6 @@
 """Measurements: stalls, ticks of the energy counter, iterations that began before the window."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from policies.profiling.measurement import (
     EMPTY_WINDOW,
     KNOWN_WINDOWS,
     MAX_TIMES,
+    NOT_SETTLED,
     PRIOR_SCATTER,
     Estimates,
     Window,
@@ -179,3 +181,43 @@ def test_a_stall_between_windows_is_no_noise() -> None:
 def test_few_windows_tell_no_errors() -> None:
     assert not compared([10.0] * KNOWN_WINDOWS).is_known
     assert compared([10.0] * (KNOWN_WINDOWS + 1)).is_known
+
+
+def window_observation(time_s: float) -> Observation:
+    """Return an observation of one iteration."""
+    return Observation(power_limit_w=300.0, active_s=time_s, n_iterations=1, energy_j=1, iteration_times_s=(time_s,))
+
+
+def settled_after_s(times_s: list[float], *, settle_s: float = 0.5) -> float:
+    """Return after how long a job has settled whose iterations take so long, one after the other [s]."""
+    settle = NOT_SETTLED
+    for time_s in times_s:
+        if settle.is_over(settle_s):
+            break
+        settle = settle.with_observation(window_observation(time_s))
+    return settle.active_s
+
+
+def test_steady_iterations_show_that_a_limit_has_bitten() -> None:
+    bites = [0.064 * (1 + 0.08 * math.exp(-n * 0.064 / 0.1)) for n in range(30)]
+    assert settled_after_s([0.064] * 30) == pytest.approx(0.256), "half of the time it takes at least"
+    assert 0.25 < settled_after_s(bites) <= 0.5
+    assert abs(bites[round(settled_after_s(bites) / 0.064)] / 0.064 - 1) < 0.005
+    assert settled_after_s([0.064, 0.07] * 10) >= 0.5, "what scatters shows nothing"
+    assert settled_after_s([0.3] * 10) == pytest.approx(0.6)
+    assert settled_after_s([0.1] * 30, settle_s=4.0) == pytest.approx(2.0, abs=0.11)
+
+
+def test_without_single_iterations_the_whole_time_is_waited_for() -> None:
+    seen = Observation(power_limit_w=300.0, active_s=0.4, n_iterations=4.0, energy_j=1.0)
+    settle = NOT_SETTLED.with_observation(seen)
+    assert not settle.is_over(0.5)
+    assert settle.with_observation(seen).is_over(0.5)
+
+
+def test_other_nodes_that_follow_later_may_hold_steady_iterations_up() -> None:
+    settle = NOT_SETTLED
+    for _ in range(4):
+        settle = settle.with_observation(window_observation(0.1))
+    assert settle.is_over(0.5)
+    assert not settle.is_over(0.5, is_seen=False)
