@@ -201,19 +201,44 @@ class RunLedger:
             self._add_time(limit[0], interval.duration_s - interval.gaps_s, interval.energy_j - interval.gaps_energy_j)
 
     def observe(
-        self, observation: Observation, refinement: Refinement, settings: ProfilerSettings, *, settle_s: float
+        self,
+        observation: Observation,
+        refinement: Refinement,
+        settings: ProfilerSettings,
+        *,
+        settle_s: float,
+        least_s: float = 0.0,
     ) -> None:
-        """Let the looks learn from active time at a limit that was in force all through it."""
+        """Let the looks learn from active time at a limit that was in force all through it.
+
+        Args:
+            observation: what was seen in it.
+            refinement: the curve.
+            settings: those of the profiler.
+            settle_s: the time after a change of limit that is not counted [s].
+            least_s: how long a look takes at least [s].
+        """
         profile = refinement.profile
         top_w, before = profile.fastest.power_limit_w, self.looks
         self.looks = advance_looks(
-            before, observation, lengths=_lengths(refinement, settings), scatter=refinement.scatter, settle_s=settle_s
+            before,
+            observation,
+            lengths=_lengths(refinement, settings, least_s),
+            scatter=refinement.scatter,
+            settle_s=settle_s,
+            sees_settling=settings.sees_settling,
         )
         if self.looks.n_pairs > before.n_pairs and self.looks.n_looks(top_w) > before.n_looks(top_w):
             self._looked_s = self.looks.active_s
 
     def update_look(
-        self, refinement: Refinement, settings: ProfilerSettings, *, settle_s: float, length_s: float | None
+        self,
+        refinement: Refinement,
+        settings: ProfilerSettings,
+        *,
+        settle_s: float,
+        length_s: float | None,
+        least_s: float = 0.0,
     ) -> None:
         """Begin a look where one is due and may be had now, or end the one under way.
 
@@ -222,8 +247,10 @@ class RunLedger:
             settings: those of the profiler.
             settle_s: the time after a change of limit that is not counted [s].
             length_s: how long the run will take in all, where that is known [s].
+            least_s: how long a look takes at least [s].
         """
-        lengths, looks, top_w = _lengths(refinement, settings), self.looks, refinement.profile.fastest.power_limit_w
+        lengths, looks = _lengths(refinement, settings, least_s), self.looks
+        top_w = refinement.profile.fastest.power_limit_w
         if self.is_looking:
             is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s
             is_late = looks.active_s - self._look_from_s > LATE_RATIO * (settle_s + lengths.top_s) + LATE_S
@@ -265,8 +292,8 @@ class RunLedger:
         )
 
 
-def _lengths(refinement: Refinement, settings: ProfilerSettings) -> LookLengths:
+def _lengths(refinement: Refinement, settings: ProfilerSettings, least_s: float) -> LookLengths:
     """Return how long looks are: as long as the profiler measures at least, since a brake that has gone shows there."""
     iteration_time_s = 1 / refinement.profile.fastest.iterations_per_s
     lengths = look_lengths(refinement.scatter, iteration_time_s=iteration_time_s)
-    return LookLengths(top_s=max(lengths.top_s, settings.window_s, settings.block_s))
+    return LookLengths(top_s=max(lengths.top_s, settings.window_s, settings.block_s, least_s))

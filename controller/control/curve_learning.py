@@ -106,11 +106,11 @@ class Planned:
 
     def has_settled_at(self, power_limit_w: float) -> bool:
         """Return whether the limit is that of the measurement under way, and has been for long enough."""
-        last_w, settled_s = self.refinement.power_limit_w, self.refinement.settled_s
+        last_w, settle = self.refinement.power_limit_w, self.refinement.settle
         return (
             last_w is not None
             and abs(last_w - power_limit_w) <= LIMIT_TOLERANCE_W
-            and settled_s >= self.settings.settle_s
+            and settle.is_over(self.settings.settle_s, is_seen=self.settings.sees_settling)
         )
 
 

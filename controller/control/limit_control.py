@@ -29,6 +29,7 @@ from policies import profiling
 from policies.planning import Progress
 from policies.planning.hours_ahead import slowdown_after
 from policies.profiling import ProfilerSettings
+from policies.profiling.paired_looks import TOP_S
 from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
 from policies.savings.books import Purpose
@@ -307,6 +308,7 @@ class LimitControl:
             floor_power_limit_w=start.floor_power_limit_w,
             n_gpus=start.n_gpus,
             settle_s=config.settle_s,
+            sees_settling=not self._is_multi_node,
             window_s=config.window_s,
             step_ratio=config.step_ratio,
             tolerance_ratio=config.tolerance_ratio,
@@ -407,7 +409,9 @@ class LimitControl:
         if isinstance(self.state, Planned):
             limit_w, state = enforced_power_limit_w, self.state
             seen = observation_of(interval, enforced_power_limit_w=limit_w, warmth_w=warmth_w)
-            self.ledger.observe(seen, state.refinement, state.settings, settle_s=self._look_settle_s)
+            self.ledger.observe(
+                seen, state.refinement, state.settings, settle_s=self._look_settle_s, least_s=self._least_look_s
+            )
         update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
         self.state = update.state
         if self._rhythm.standing == "unknown":  # what is measured holds once it is known what an iteration is
@@ -523,8 +527,18 @@ class LimitControl:
         """Begin or end a look; in doubt none begins, and one that has begun may show what the doubt is about."""
         if state.drift.is_suspected and (not self.ledger.is_looking or self._checks_drift_at_highest(state)):
             return
-        settle_s = self._look_settle_s
-        self.ledger.update_look(state.refinement, state.settings, settle_s=settle_s, length_s=self._length_s)
+        self.ledger.update_look(
+            state.refinement,
+            state.settings,
+            settle_s=self._look_settle_s,
+            length_s=self._length_s,
+            least_s=self._least_look_s,
+        )
+
+    @property
+    def _least_look_s(self) -> float:
+        """Return how long a look takes at least [s]: other nodes compare, too, and do not know this one's noise."""
+        return TOP_S if self._is_multi_node else 0.0
 
     @property
     def _look_settle_s(self) -> float:

@@ -209,6 +209,7 @@ class RunFollower:
             lengths=LookLengths(top_s=max(self._shortest_look_s, LEAST_ITERATIONS * iteration_time_s)),
             scatter=PRIOR_SCATTER,
             settle_s=self._settle_s,
+            sees_settling=False,
         )
 
     def target(self, now: Now) -> Target | Blocked:

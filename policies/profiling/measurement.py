@@ -29,13 +29,15 @@ WINDOW_CV_RATIO: Final = 0.01
 """The variation from one measurement to the next (clocks, temperature, data), about 1 % on GPUs; no number of
 iterations within one measurement shows it."""
 PRIOR_CV_RATIO: Final = 0.05
-PRIOR_N: Final = 5.0
+PRIOR_N: Final = 8.0
 """The prior of the scatter of iterations, and the number of iterations that it counts as."""
+LEAST_CV_RATIO: Final = 1e-4
+"""Clocks tell no smaller one."""
+LEAST_REACH_RATIO: Final = 0.003
+"""A single iteration counts as it is up to so far from the median, however steady the others are."""
 MIN_SCATTERED: Final = 2
 MIN_HALF: Final = 3
 """With fewer iterations on either side no change between them is detected."""
-LEAST_CV_RATIO: Final = 0.01
-"""A smaller estimate of the scatter comes from too few iterations."""
 MIN_ITERATIONS: Final = 5.0
 MAX_ITERATIONS: Final = 15.0
 """No measurement of the first sweep takes more iterations: refinement returns to the limits that matter."""
@@ -55,6 +57,16 @@ PRIOR_RATIO: Final = 2.0
 """The prior limit is measured for so many times as many iterations: every objective is relative to its rate."""
 POWER_WINDOWS: Final = 4.0
 """The ticks of the energy counter are awaited for at most so many times the shortest window."""
+NOISE_PRIOR_S: Final = 2.0
+"""Before windows are compared, those of so long are taken to differ by `WINDOW_CV_RATIO` [s]."""
+KNOWN_WINDOWS: Final = 8
+MAX_WINDOWS: Final = 50
+"""What was seen before so many windows is forgotten: jobs change."""
+NOISE_REACH: Final = 3.0
+"""A jump between two windows counts as at most so many standard deviations: a stall is no noise."""
+SETTLED_ITERATIONS: Final = 3
+SETTLED_RATIO: Final = 0.005
+"""A job has settled when so many iterations in a row differ by no more than this."""
 CHANGE_RATIO: Final = 0.1
 CHANGE_DEVIATIONS: Final = 4.0
 
@@ -92,6 +104,41 @@ class Observation:
         """Return whether all quantities are valid: they are not after a counter or a clock was reset."""
         quantities = (self.active_s, self.n_iterations, self.energy_j, self.power_limit_w, *self.iteration_times_s)
         return all(0.0 <= x < math.inf for x in quantities) and self.active_s > 0 and self.power_limit_w > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """How far a job has settled after a change of the limit.
+
+    Attributes:
+        active_s: the time since then [s].
+        times_s: the times of the last iterations [s].
+    """
+
+    active_s: float = 0.0
+    times_s: tuple[float, ...] = ()
+
+    def with_observation(self, observation: Observation) -> "Settle":
+        """Return it after one more observation."""
+        times_s = (*self.times_s, *observation.iteration_times_s)[-SETTLED_ITERATIONS:]
+        return Settle(active_s=self.active_s + observation.active_s, times_s=times_s)
+
+    def is_over(self, settle_s: float, *, is_seen: bool = True) -> bool:
+        """Return whether the job has settled: after `settle_s`, or after half of it if iterations are steady already.
+
+        A limit takes some 100 ms to bite.
+
+        Args:
+            settle_s: how long settling takes at most [s].
+            is_seen: whether iterations show it; they do not where other nodes, which follow later, hold them up.
+        """
+        if self.active_s >= settle_s * (1 - ROUNDING_RATIO):
+            return True
+        is_enough = len(self.times_s) == SETTLED_ITERATIONS and self.active_s >= settle_s / 2
+        return is_seen and is_enough and max(self.times_s) <= (1 + SETTLED_RATIO) * min(self.times_s)
+
+
+NOT_SETTLED: Final = Settle()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,14 +246,66 @@ EMPTY_WINDOW: Final = Window()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """The scatter of single iterations: their coefficient of variation, and the number of them behind it."""
+class WindowNoise:
+    """By how much neighbouring windows at one limit differ: whatever the cause, and whether it averages out or not.
 
-    cv_ratio: float = PRIOR_CV_RATIO
-    n_iterations: float = PRIOR_N
+    Attributes:
+        squares_s: the squared differences of the last ones, of (rates, powers), as if windows took 1 s [s].
+        rate_s: the variance of their rates, as that of a window of 1 s [s]: squared ratios times duration.
+        power_s: the same of their powers.
+    """
+
+    squares_s: tuple[tuple[float, float], ...] = ()
+    rate_s: float = WINDOW_CV_RATIO**2 * NOISE_PRIOR_S
+    power_s: float = WINDOW_CV_RATIO**2 * NOISE_PRIOR_S
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether so many were compared that errors may follow from it."""
+        return len(self.squares_s) >= KNOWN_WINDOWS
+
+    def with_neighbours(self, before: "Estimates", after: "Estimates", *, duration_s: float) -> "WindowNoise":
+        """Return the noise with that of two windows, one right after the other, of so long each [s]."""
+        rate_log = math.log(after.iterations_per_s / before.iterations_per_s)
+        power_log = math.log(after.power_w / before.power_w)
+        squares_s = (*self.squares_s, (rate_log**2 / 2 * duration_s, power_log**2 / 2 * duration_s))[-MAX_WINDOWS:]
+        rate_s, power_s = (_robust_mean_s(column_s) for column_s in zip(*squares_s, strict=True))
+        return WindowNoise(squares_s=squares_s, rate_s=rate_s, power_s=power_s)
+
+    def errors_ratio(self, duration_s: float) -> tuple[float, float]:
+        """Return the standard errors of rate and power in a window of so long [s]."""
+        return math.sqrt(self.rate_s / duration_s), math.sqrt(self.power_s / duration_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """The noise of a job.
+
+    Attributes:
+        seen_cv_ratio: the coefficient of variation of the single iterations that were seen.
+        n_iterations: how many these are.
+        windows: the noise from one window to the next.
+    """
+
+    seen_cv_ratio: float = PRIOR_CV_RATIO
+    n_iterations: float = 0.0
+    windows: WindowNoise = WindowNoise()
+
+    @property
+    def cv_ratio(self) -> float:
+        """Return the coefficient of variation, with its prior.
+
+        That gives way fast where iterations are steadier: the logarithms are averaged, since a mean of squares would be
+        the prior's for thousands of iterations.
+        """
+        seen_ratio = max(self.seen_cv_ratio, LEAST_CV_RATIO)
+        prior_share = PRIOR_N / (PRIOR_N + self.n_iterations)
+        if seen_ratio < PRIOR_CV_RATIO:
+            return float(PRIOR_CV_RATIO**prior_share * seen_ratio ** (1 - prior_share))
+        return math.sqrt(prior_share * PRIOR_CV_RATIO**2 + (1 - prior_share) * seen_ratio**2)
 
     def with_window(self, window: Window) -> "Scatter":
-        """Return the scatter pooled with that of a window."""
+        """Return the scatter pooled with that of the iterations of a window."""
         log_times, weights = _log_times(window)
         if len(log_times) < MIN_SCATTERED:
             return self
@@ -216,8 +315,15 @@ class Scatter:
             / MAD_PER_DEVIATION
         )
         n = float(len(log_times))
-        squares = self.cv_ratio**2 * self.n_iterations + cv_ratio**2 * n
-        return Scatter(cv_ratio=math.sqrt(squares / (self.n_iterations + n)), n_iterations=self.n_iterations + n)
+        squares = self.seen_cv_ratio**2 * self.n_iterations + cv_ratio**2 * n
+        n_iterations = self.n_iterations + n
+        return replace(self, seen_cv_ratio=math.sqrt(squares / n_iterations), n_iterations=n_iterations)
+
+
+def _robust_mean_s(squares_s: tuple[float, ...]) -> float:
+    """Return the mean of squared normal noise; what is far off, as after a stall, counts as the most noise."""
+    most_s = NOISE_REACH**2 * median(squares_s) / MAD_PER_DEVIATION**2
+    return sum(min(square_s, most_s) for square_s in squares_s) / len(squares_s)
 
 
 PRIOR_SCATTER: Final = Scatter()
@@ -225,13 +331,13 @@ PRIOR_SCATTER: Final = Scatter()
 
 def scatter_from_points(points: tuple[ProfilePoint, ...]) -> Scatter:
     """Return the scatter of iterations that follows from the intervals of points, each measured once."""
-    squares, n = PRIOR_N * PRIOR_CV_RATIO**2, PRIOR_N
+    squares = n = 0.0
     for point in points:
         if point.n and point.iterations_per_s_ci is not None:
             error_ratio = point.iterations_per_s_ci / NORMAL_95 / point.iterations_per_s
             squares += max(error_ratio**2 - WINDOW_CV_RATIO**2, 0.0) * point.n**2
             n += point.n
-    return Scatter(cv_ratio=math.sqrt(squares / n), n_iterations=n)
+    return Scatter(seen_cv_ratio=math.sqrt(squares / n), n_iterations=n) if n else PRIOR_SCATTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +357,7 @@ def estimate_window(window: Window, scatter: Scatter) -> Estimates:
     """Return the estimates of a window, given the scatter of iterations (with that of the window pooled in)."""
     log_times, weights = _log_times(window)
     n = max(sum(weights), 1.0)
-    middle, reach = median(log_times), WINSOR_DEVIATIONS * max(scatter.cv_ratio, LEAST_CV_RATIO)
+    middle, reach = median(log_times), max(WINSOR_DEVIATIONS * scatter.cv_ratio, LEAST_REACH_RATIO)
     time_s = 0.0
     for x, weight in zip(log_times, weights, strict=True):
         bound = reach / math.sqrt(weight)

@@ -1,10 +1,12 @@
 """Looks at the top limit: how fast a job is at a limit relative to the top one, whatever it does as a whole.
 
-A look is a mean over some 10 s at the top limit, against 20 s before and 20 s after it at the limit in force: what
-wanders (data, temperature, neighbours) is the same on both sides, and cancels. Where single iterations scatter much,
-looks take up to 30 s, and come twice as often: longer ones would gain less, since jobs wander meanwhile. A limit that
-the plan changes anyway is a look for nothing: the last seconds at the one limit are paired with the first at the other,
-a little less precisely, since what wanders cancels to first order only.
+A look is a mean over 2 to 30 s at the top limit, against twice as long before and after it at the limit in force: what
+wanders (data, temperature, neighbours) is the same on both sides, and cancels. How long follows from the noise of the
+job: where neighbouring windows agree, as of a training that its GPU holds up, 2 s say enough; before that is known it
+is 10 s; where single iterations scatter much, looks take up to 30 s, and come twice as often: longer ones would gain
+less, since jobs wander meanwhile. A limit that the plan changes anyway is a look for nothing: the last seconds at the
+one limit are paired with the first at the other, a little less precisely, since what wanders cancels to first order
+only.
 
     20 s at the limit ──► settle, 10 s at the top ──► settle, 20 s at the limit: one pair of rates, and of energies
 
@@ -28,10 +30,12 @@ from typing import Final
 
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    NOT_SETTLED,
     PRIOR_SCATTER,
     Estimates,
     Observation,
     Scatter,
+    Settle,
     Window,
     estimate_window,
 )
@@ -40,11 +44,19 @@ from policies.vocabulary.units import DAY_S
 
 __all__ = ["PRIOR_SCATTER", "LookLengths", "Looks", "Pair", "advance_looks", "look_lengths", "look_period_s"]
 
+SHORTEST_TOP_S: Final = 2.0
 TOP_S: Final = 10.0
 LONGEST_TOP_S: Final = 30.0
-"""The shortest and the longest look at the top, but for iterations that take longer; on each side is twice as much."""
+"""The shortest look at the top, the usual and the longest one, but for iterations that take longer; on each side is
+twice as much."""
 LOOK_ERROR_RATIO: Final = 0.004
-"""The scatter of iterations alone may make a ratio uncertain by so much in one look; else it takes longer."""
+"""The scatter of iterations alone may make a ratio uncertain by so much in a usual look; else it takes longer."""
+SHORT_RATE_RATIO: Final = 0.0015
+SHORT_POWER_RATIO: Final = 0.0075
+"""The noise of windows may make the ratio of rates, and that of powers, uncertain by so much in a shorter look: some
+fifty a day then know them to 0.02 and 0.1 %."""
+SIDES: Final = 1.25
+"""Both sides of a look, of four times its length together, add a quarter to the variance."""
 LEAST_ITERATIONS: Final = 4.0
 """However long they take."""
 N_CHUNKS: Final = 10
@@ -55,8 +67,9 @@ MAX_PAUSE_S: Final = 60.0
 """After a longer pause the two sides of a pair are no neighbours any more."""
 WANDER_RATIO: Final = 0.001
 ONE_SIDED_WANDER_RATIO: Final = 0.003
-"""What is left of a job's wandering in a pair with two sides, and with one (standard deviations): before pairs of the
-same limits have shown by their own scatter what it is."""
+"""What is left of a job's wandering in a pair with two sides, and with one (standard deviations), in looks of `TOP_S`;
+it grows with the root of their length. It holds before pairs of the same limits have shown by their own scatter what it
+is."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
 MIN_CLIPPED: Final = 4
@@ -148,7 +161,7 @@ class Stretch:
 
     Attributes:
         power_limit_w: the limit [W].
-        settled_s: for how long it has settled [s].
+        settle: how far the job has settled at it.
         measured_s: for how long it was in force since then [s].
         head: the first chunks, up to one side of a look.
         tail: the last ones, as much.
@@ -157,7 +170,7 @@ class Stretch:
     """
 
     power_limit_w: float
-    settled_s: float = 0.0
+    settle: Settle = NOT_SETTLED
     measured_s: float = 0.0
     head: tuple[Observation, ...] = ()
     tail: tuple[Observation, ...] = ()
@@ -211,14 +224,22 @@ class Looks:
 
 
 def look_lengths(scatter: Scatter, *, iteration_time_s: float) -> LookLengths:
-    """Return how long looks should be: 10 s at the top, and 30 s where single iterations scatter by 5 %.
+    """Return how long looks should be.
 
     Args:
-        scatter: that of single iterations.
-        iteration_time_s: how long one takes [s].
+        scatter: the noise of the job.
+        iteration_time_s: how long an iteration takes [s].
+
+    >>> look_lengths(PRIOR_SCATTER, iteration_time_s=0.02).top_s
+    10.0
     """
-    error_ratio = scatter.cv_ratio * math.sqrt(1.25 * iteration_time_s / TOP_S)
-    top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)
+    noise = scatter.windows
+    enough_s = SIDES * max(noise.rate_s / SHORT_RATE_RATIO**2, noise.power_s / SHORT_POWER_RATIO**2)
+    if noise.is_known and enough_s < TOP_S:
+        top_s = max(enough_s, SHORTEST_TOP_S)
+    else:
+        error_ratio = scatter.cv_ratio * math.sqrt(SIDES * iteration_time_s / TOP_S)
+        top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)
     return LookLengths(top_s=max(top_s, LEAST_ITERATIONS * iteration_time_s))
 
 
@@ -244,7 +265,13 @@ def look_period_s(n_looks: int, lengths: LookLengths, *, age_s: float, length_s:
 
 
 def advance_looks(
-    looks: Looks, observation: Observation, *, lengths: LookLengths, scatter: Scatter, settle_s: float
+    looks: Looks,
+    observation: Observation,
+    *,
+    lengths: LookLengths,
+    scatter: Scatter,
+    settle_s: float,
+    sees_settling: bool = True,
 ) -> Looks:
     """Return the looks after one more observation, at whatever limit was in force all through it.
 
@@ -253,7 +280,8 @@ def advance_looks(
         observation: an interval in which iterations ran.
         lengths: how long windows should be.
         scatter: that of single iterations.
-        settle_s: the time after a change of limit that is not counted [s].
+        settle_s: the time after a change of limit that is not counted, at most [s].
+        sees_settling: whether it may be less, where iterations are steady before.
     """
     if not observation.is_possible:
         return looks
@@ -261,8 +289,8 @@ def advance_looks(
     if not looks.is_at(observation.power_limit_w):
         looks = _with_change(looks, observation.power_limit_w, lengths, scatter)
     stretch = looks.stretches[-1]
-    if stretch.settled_s < settle_s:
-        grown = replace(stretch, settled_s=stretch.settled_s + observation.active_s)
+    if not stretch.settle.is_over(settle_s, is_seen=sees_settling):
+        grown = replace(stretch, settle=stretch.settle.with_observation(observation))
         return replace(looks, stretches=(*looks.stretches[:-1], grown))
     looks = replace(looks, stretches=(*looks.stretches[:-1], _grown(stretch, observation, lengths)))
     is_whole = _duration_s(looks.stretches[-1].head) >= lengths.side_s
@@ -333,6 +361,7 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     if not sides or not _is_enough(middle.tail, lengths):
         return looks
     wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
+    wander_ratio *= math.sqrt(lengths.top_s / TOP_S)
     inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
     looks = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
     return replace(looks, pairs=(*looks.pairs[:-1], _with_warming(looks.pairs[-1], sides, middle.tail)))
@@ -380,7 +409,17 @@ def _with_pair(
 
 
 def _estimates(chunks: tuple[Observation, ...], scatter: Scatter) -> Estimates:
-    return estimate_window(_window(chunks), scatter)
+    """Return what a side of a pair shows; its errors are no less than neighbouring windows have shown."""
+    window = _window(chunks)
+    seen = estimate_window(window, scatter)
+    if not scatter.windows.is_known:
+        return seen
+    rate_error_ratio, power_error_ratio = scatter.windows.errors_ratio(window.active_s)
+    return replace(
+        seen,
+        rate_error_ratio=max(seen.rate_error_ratio, rate_error_ratio),
+        power_error_ratio=max(seen.power_error_ratio, power_error_ratio),
+    )
 
 
 def _window(chunks: tuple[Observation, ...]) -> Window:

@@ -12,11 +12,15 @@ from typing import Final
 from policies.profiling.curve_model import max_gain_ratio
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    NOT_SETTLED,
     PRIOR_SCATTER,
+    Estimates,
     Observation,
     Scatter,
+    Settle,
     Window,
     estimate_point,
+    estimate_window,
     is_precision_limited,
 )
 from policies.profiling.settings import ProfilerSettings
@@ -26,6 +30,8 @@ WORTH_RATIO: Final = 0.01
 """The plan explores as long as more than this share of its cost may be saved."""
 MIN_ITERATIONS: Final = 10.0
 """With fewer iterations their scatter would exceed, by far, the 1 % between measurements."""
+SAME_LENGTH: Final = 1.5
+"""Measurements of about the same length differ by no more than this factor."""
 LEAST_WEIGHT: Final = 0.05
 """The least weight of a new measurement: those more than twenty measurements ago are forgotten."""
 
@@ -42,17 +48,19 @@ class Refinement:
         profile: the curve so far, measured points alone.
         n_blocks: the number of merged measurements; the caller replans whenever it has grown.
         power_limit_w: the limit of the current measurement [W]; None before the first one.
-        settled_s: for how long it has settled [s].
+        settle: how far the job has settled at it.
         window: the current measurement.
-        scatter: the scatter of iterations.
+        scatter: the noise of the job.
+        former: what the last measurement has shown, and how long it was [s], if the limit is still the same.
     """
 
     profile: PowerProfile
     n_blocks: int = 0
     power_limit_w: float | None = None
-    settled_s: float = 0.0
+    settle: Settle = NOT_SETTLED
     window: Window = EMPTY_WINDOW
     scatter: Scatter = PRIOR_SCATTER
+    former: tuple[Estimates, float] | None = None
 
 
 def begin_refinement(profile: PowerProfile, *, n_blocks: int = 0) -> Refinement:
@@ -74,9 +82,11 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
         return refinement
     last_w = refinement.power_limit_w
     if last_w is None or abs(observation.power_limit_w - last_w) > LIMIT_TOLERANCE_W:
-        refinement = replace(refinement, power_limit_w=observation.power_limit_w, settled_s=0.0, window=EMPTY_WINDOW)
-    if refinement.settled_s < settings.settle_s:
-        return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
+        refinement = replace(
+            refinement, power_limit_w=observation.power_limit_w, settle=NOT_SETTLED, window=EMPTY_WINDOW, former=None
+        )
+    if not refinement.settle.is_over(settings.settle_s, is_seen=settings.sees_settling):
+        return replace(refinement, settle=refinement.settle.with_observation(observation))
     window = refinement.window.with_observation(observation)
     if window.n_counted < MIN_ITERATIONS or window.active_s < settings.window_s or window.energy_j <= 0:
         return replace(refinement, window=window)
@@ -84,13 +94,28 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
     if window.active_s < settings.block_s and not is_precision_limited(window, scatter):
         return replace(refinement, window=window)
     point = estimate_point(window, power_limit_w=observation.power_limit_w, scatter=scatter)
+    seen = estimate_window(window, scatter), window.active_s
     return replace(
         refinement,
         profile=merge_point(refinement.profile, point),
         n_blocks=refinement.n_blocks + 1,
         window=EMPTY_WINDOW,
-        scatter=scatter,
+        scatter=_with_neighbours(scatter, refinement.former, seen),
+        former=seen,
     )
+
+
+def _with_neighbours(
+    scatter: Scatter, before: tuple[Estimates, float] | None, after: tuple[Estimates, float]
+) -> Scatter:
+    """Return the noise with that of two measurements, one right after the other.
+
+    Two of lengths that differ much, as after a reading that came late, tell nothing of either length.
+    """
+    if before is None or max(before[1], after[1]) > SAME_LENGTH * min(before[1], after[1]):
+        return scatter
+    noise = scatter.windows.with_neighbours(before[0], after[0], duration_s=(before[1] + after[1]) / 2)
+    return replace(scatter, windows=noise)
 
 
 def merge_point(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:

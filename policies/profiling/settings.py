@@ -21,7 +21,8 @@ class ProfilerSettings:
         prior_power_limit_w: the first limit, and the reference of every objective [W].
         floor_power_limit_w: the lowest limit [W]; if it is not below the prior limit, only that is measured.
         n_gpus: the number of GPUs that the power of an observation is the sum of; it tells which limits never bind.
-        settle_s: the time after a change of limit that is not counted, since clocks and power still move [s].
+        settle_s: the time after a change of limit that is not counted, since clocks and power still move, at most [s].
+        sees_settling: whether it may be less, where iterations are steady before.
         window_s: the shortest measurement of the first sweep [s].
         step_ratio: each limit is this share of the one above.
         tolerance_ratio: the half-width of the 95 % interval of the rate at which a measurement ends.
@@ -33,6 +34,7 @@ class ProfilerSettings:
     floor_power_limit_w: float
     n_gpus: int = 1
     settle_s: float = 0.5
+    sees_settling: bool = True
     window_s: float = 0.5
     step_ratio: float = 0.8
     tolerance_ratio: float = 0.03

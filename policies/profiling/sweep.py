@@ -17,8 +17,11 @@ from typing import Final, assert_never
 
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    NOT_SETTLED,
+    PRIOR_SCATTER,
     Observation,
     Scatter,
+    Settle,
     Window,
     estimate_point,
     has_minimum,
@@ -134,12 +137,14 @@ class SweepRecord:
         attempted_w: limits that were requested and not enforced, or skipped [W].
         prior: another run's curve, until it is checked.
         n_renewals: how often the sweep was restarted from the beginning.
+        scatter: the scatter of iterations, as the points have shown it.
     """
 
     points: tuple[ProfilePoint, ...] = ()
     attempted_w: tuple[float, ...] = ()
     prior: PowerProfile | None = None
     n_renewals: int = 0
+    scatter: Scatter = PRIOR_SCATTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +153,7 @@ class Settling:
 
     record: SweepRecord
     power_limit_w: float
-    settled_s: float = 0.0
+    settle: Settle = NOT_SETTLED
     enforced_power_limit_w: float | None = None
     n_restarts: int = 0
 
@@ -197,7 +202,7 @@ def begin(settings: ProfilerSettings, known: PowerProfile | None = None, prior: 
     low_w, high_w = settings.lowest_power_limit_w - LIMIT_TOLERANCE_W, settings.prior_power_limit_w + LIMIT_TOLERANCE_W
     points = () if known is None else tuple(p for p in known.points if low_w <= p.power_limit_w <= high_w)
     usable = prior if prior is not None and can_be_checked(settings, prior) else None
-    return _next(settings, SweepRecord(points=points, prior=usable))
+    return _next(settings, SweepRecord(points=points, prior=usable, scatter=scatter_from_points(points)))
 
 
 def advance(settings: ProfilerSettings, state: State, observation: Observation) -> State:
@@ -208,10 +213,10 @@ def advance(settings: ProfilerSettings, state: State, observation: Observation) 
     if last_w is not None and abs(observation.power_limit_w - last_w) > LIMIT_TOLERANCE_W:
         state = _restarted(settings, state)
     match state:
-        case Settling(settled_s=settled_s) if settled_s < settings.settle_s:
+        case Settling(settle=settle) if not settle.is_over(settings.settle_s, is_seen=settings.sees_settling):
             return replace(
                 state,
-                settled_s=settled_s + observation.active_s,
+                settle=settle.with_observation(observation),
                 enforced_power_limit_w=observation.power_limit_w,
             )
         case Settling():
@@ -276,7 +281,7 @@ def _measured(settings: ProfilerSettings, state: Measuring, observation: Observa
     )
     if not has_minimum(settings, state.window):
         return state
-    scatter = scatter_from_points(state.points).with_window(state.window)
+    scatter = state.record.scatter.with_window(state.window)
     is_prior = abs(state.power_limit_w - settings.prior_power_limit_w) <= LIMIT_TOLERANCE_W
     if not is_precise_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(state, scatter):
         return state
@@ -304,7 +309,7 @@ def _closed(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> S
     if _contradicts(point, others) and record.n_renewals < MAX_RENEWALS:
         return _next(settings, SweepRecord(points=(), prior=record.prior, n_renewals=record.n_renewals + 1))
     points = tuple(sorted((*others, point), key=lambda p: p.power_limit_w))
-    return _next(settings, replace(record, points=points, attempted_w=attempted_w))
+    return _next(settings, replace(record, points=points, attempted_w=attempted_w, scatter=scatter))
 
 
 def _contradicts(point: ProfilePoint, others: tuple[ProfilePoint, ...]) -> bool:

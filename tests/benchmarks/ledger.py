@@ -177,7 +177,7 @@ class Run:
         self.total = case.hours * HOUR_S / ITERATION_TIME_S
         self.signal = _signal()
         self.start_s = 2 * DAY_S + float(rng.uniform(0, DAY_S))
-        self.scatter = Scatter(cv_ratio=case.noise.iteration_ratio, n_iterations=1e3)
+        self.scatter = Scatter(seen_cv_ratio=case.noise.iteration_ratio, n_iterations=1e6)
         self.lengths = look_lengths(self.scatter, iteration_time_s=ITERATION_TIME_S)
         self.looks = Looks()
         self.looked_s = 0.0

@@ -259,7 +259,7 @@ def looked(truth: Truth, run: SimulatedRun, iteration_ratio: float) -> RatioEsti
         (float(limit_w), float(run.powers_w[first].mean()), float(run.works[first].mean()) * ITERATIONS_A_STEP / STEP_S)
         for limit_w, first in zip(truth.limits_w, firsts, strict=True)
     )
-    scatter, looks = Scatter(cv_ratio=iteration_ratio, n_iterations=1e3), Looks()
+    scatter, looks = Scatter(seen_cv_ratio=iteration_ratio, n_iterations=1e6), Looks()
     changes = np.flatnonzero(np.diff(limits)) + 1
     for begins, ends in pairwise([0, *changes.tolist(), len(limits)]):
         if limits[begins] < 0:

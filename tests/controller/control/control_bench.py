@@ -26,9 +26,10 @@ def limit_control(
     energy: EnergyConfig | None = None,
     n_blocks: int = 0,
     may_look: bool = True,
+    window_s: float = 10.0,
 ) -> LimitControl:
-    """Return the control of a run that measures each limit for 10 s after 2 s, and then `n_blocks` of 4 s."""
-    profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=n_blocks)
+    """Return the control of a run that measures each limit for `window_s` after 2 s, and then `n_blocks` of 4 s."""
+    profiler = ProfilerConfig(settle_s=2.0, window_s=window_s, block_s=4.0, n_blocks=n_blocks)
     rules = (plan or PlanConfig()).rules_of("resnet50")
     return LimitControl(
         job="resnet50", run=run, profiler=profiler, rules=rules, energy=energy or EnergyConfig(), may_look=may_look
@@ -58,13 +59,16 @@ def plan_inputs(
     )
 
 
-def decide(run: LimitControl, plan: PlanInputs, *, waits_because: str = "") -> LimitDecision:
+def decide(
+    run: LimitControl, plan: PlanInputs, *, waits_because: str = "", is_multi_node: bool = False
+) -> LimitDecision:
     """Return what is decided for a run, which does not begin by that."""
     return run.decide(
         DecisionInputs(
             now_s=plan.now_s,
             n_iterations=plan.progress.n_iterations,
             waits_because=waits_because,
+            is_multi_node=is_multi_node,
             curve_start=lambda: None,
             plan=lambda: plan,
         )

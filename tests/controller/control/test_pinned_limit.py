@@ -125,13 +125,13 @@ def test_no_look_leaves_the_pinned_limit_and_one_that_was_under_way_ends() -> No
 
 def test_no_plan_is_made_while_pinned_and_a_new_one_at_once_after_it() -> None:
     run = begin(limit_control(may_look=False), FULL)
-    train(run, 10)
+    train(run, 6)
     before = run.made_plan
     assert before is not None
-    train_pinned(run, 5, begin_s=10)
+    train_pinned(run, 5, begin_s=6)
     during = run.made_plan
     assert during is None, "what was planned is not what will be"
-    train(run, 1, begin_s=15)
+    train(run, 1, begin_s=11)
     assert run.made_plan not in {None, before}, "a new one, although the period of the last is not over"
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,9 +12,13 @@ from numpy.typing import NDArray
 from policies.profiling import Observation, State, advance
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
+    KNOWN_WINDOWS,
     MAX_TIMES,
+    NOT_SETTLED,
     PRIOR_SCATTER,
+    Estimates,
     Window,
+    WindowNoise,
     estimate_point,
     estimate_window,
     is_precise_enough,
@@ -244,3 +249,97 @@ def test_a_measurement_ends_early_once_energy_has_risen() -> None:
             state, n = advance(SETTINGS, state, seen), n + 1
         n_iterations.append(n)
     assert n_iterations[0] < n_iterations[1]
+
+
+def scattered(cv_ratio: float, n: int, *, stall_ratio: float = 0.0, seed: int = 4) -> Window:
+    """Return a window of iterations that scatter, some of which stall."""
+    rng = np.random.default_rng(seed)
+    times_s = 0.1 * np.exp(cv_ratio * rng.standard_normal(n))
+    return window_of(*np.where(rng.random(n) < stall_ratio, 3 * times_s, times_s).tolist())
+
+
+@pytest.mark.parametrize("cv_ratio", [0.0003, 0.005, 0.02])
+def test_steadier_iterations_are_believed_soon(cv_ratio: float) -> None:
+    few, many = (PRIOR_SCATTER.with_window(scattered(cv_ratio, n)).cv_ratio for n in (8, 120))
+    assert cv_ratio < few < 0.05
+    assert cv_ratio / 1.3 < many < 1.8 * cv_ratio
+    with_stalls = PRIOR_SCATTER.with_window(scattered(cv_ratio, 120, stall_ratio=0.05)).cv_ratio
+    assert with_stalls < 2 * cv_ratio, "a few stalls are no scatter"
+
+
+def test_a_scatter_above_the_prior_counts_as_it_is() -> None:
+    assert 0.1 < PRIOR_SCATTER.with_window(scattered(0.15, 40)).cv_ratio < 0.2
+
+
+def compared(rates_per_s: list[float], powers_w: list[float] | None = None, *, duration_s: float = 2.0) -> WindowNoise:
+    """Return the noise of windows that follow one another."""
+    seen = [
+        Estimates(iterations_per_s=rate_per_s, rate_error_ratio=0.0, power_w=power_w, power_error_ratio=0.0)
+        for rate_per_s, power_w in zip(rates_per_s, powers_w or [200.0] * len(rates_per_s), strict=True)
+    ]
+    noise = WindowNoise()
+    for before, after in pairwise(seen):
+        noise = noise.with_neighbours(before, after, duration_s=duration_s)
+    return noise
+
+
+def test_the_noise_of_windows_is_what_neighbours_differ_by() -> None:
+    rng = np.random.default_rng(5)
+    noise = compared(
+        (10 * np.exp(0.002 * rng.standard_normal(300))).tolist(),
+        (200 * np.exp(0.01 * rng.standard_normal(300))).tolist(),
+    )
+    rate_error_ratio, power_error_ratio = noise.errors_ratio(2.0)
+    assert rate_error_ratio == pytest.approx(0.002, rel=0.15)
+    assert power_error_ratio == pytest.approx(0.01, rel=0.15)
+
+
+def test_a_stall_between_windows_is_no_noise() -> None:
+    rates_per_s = [10.0 + 0.001 * (-1) ** n for n in range(60)]
+    rates_per_s[40] = 7.0
+    assert compared(rates_per_s).errors_ratio(2.0)[0] < 2 * compared(rates_per_s[:40]).errors_ratio(2.0)[0]
+
+
+def test_few_windows_tell_no_errors() -> None:
+    assert not compared([10.0] * KNOWN_WINDOWS).is_known
+    assert compared([10.0] * (KNOWN_WINDOWS + 1)).is_known
+
+
+def window_observation(time_s: float) -> Observation:
+    """Return an observation of one iteration."""
+    return Observation(power_limit_w=300.0, active_s=time_s, n_iterations=1, energy_j=1, iteration_times_s=(time_s,))
+
+
+def settled_after_s(times_s: list[float], *, settle_s: float = 0.5) -> float:
+    """Return after how long a job has settled whose iterations take so long, one after the other [s]."""
+    settle = NOT_SETTLED
+    for time_s in times_s:
+        if settle.is_over(settle_s):
+            break
+        settle = settle.with_observation(window_observation(time_s))
+    return settle.active_s
+
+
+def test_steady_iterations_show_that_a_limit_has_bitten() -> None:
+    bites = [0.064 * (1 + 0.08 * math.exp(-n * 0.064 / 0.1)) for n in range(30)]
+    assert settled_after_s([0.064] * 30) == pytest.approx(0.256), "half of the time it takes at least"
+    assert 0.25 < settled_after_s(bites) <= 0.5
+    assert abs(bites[round(settled_after_s(bites) / 0.064)] / 0.064 - 1) < 0.005
+    assert settled_after_s([0.064, 0.07] * 10) >= 0.5, "what scatters shows nothing"
+    assert settled_after_s([0.3] * 10) == pytest.approx(0.6)
+    assert settled_after_s([0.1] * 30, settle_s=4.0) == pytest.approx(2.0, abs=0.11)
+
+
+def test_without_single_iterations_the_whole_time_is_waited_for() -> None:
+    seen = Observation(power_limit_w=300.0, active_s=0.4, n_iterations=4.0, energy_j=1.0)
+    settle = NOT_SETTLED.with_observation(seen)
+    assert not settle.is_over(0.5)
+    assert settle.with_observation(seen).is_over(0.5)
+
+
+def test_other_nodes_that_follow_later_may_hold_steady_iterations_up() -> None:
+    settle = NOT_SETTLED
+    for _ in range(4):
+        settle = settle.with_observation(window_observation(0.1))
+    assert settle.is_over(0.5)
+    assert not settle.is_over(0.5, is_seen=False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.profiling.curve_model import estimate_ratios
-from policies.profiling.measurement import Observation, Scatter
+from policies.profiling.measurement import PRIOR_SCATTER, Observation, Scatter, WindowNoise
 from policies.profiling.paired_looks import EMPTY_POOL, LookLengths, Looks, advance_looks, look_lengths, look_period_s
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile
@@ -19,7 +19,7 @@ from policies.vocabulary.units import DAY_S
 TOP_W, LOW_W = 300.0, 200.0
 TRUE_RATIO = 0.9
 CURVE = PowerProfile.from_rows([(LOW_W, 180.0, 0.88), (240.0, 220.0, 0.95), (TOP_W, 280.0, 1.0)])
-STEADY = Scatter(cv_ratio=0.01, n_iterations=100.0)
+STEADY = Scatter(seen_cv_ratio=0.01, n_iterations=1e6)
 LENGTHS = LookLengths()
 
 
@@ -175,11 +175,45 @@ def test_a_pair_that_is_far_off_is_clipped() -> None:
 
 def test_looks_are_longer_where_iterations_scatter() -> None:
     def top_s(cv_ratio: float, iteration_time_s: float) -> float:
-        return look_lengths(Scatter(cv_ratio=cv_ratio, n_iterations=99.0), iteration_time_s=iteration_time_s).top_s
+        return look_lengths(Scatter(seen_cv_ratio=cv_ratio, n_iterations=1e6), iteration_time_s=iteration_time_s).top_s
 
     assert (top_s(0.01, 0.3), top_s(0.02, 0.3), top_s(0.05, 0.3)) == (10.0, 10.0, 30.0)
     assert 10.0 < top_s(0.03, 0.3) < 30.0
     assert top_s(0.01, 60.0) == 240.0, "a few iterations it must be"
+
+
+def steady(*, rate_ratio: float, power_ratio: float, n: int = 50) -> Scatter:
+    """Return the noise of a job whose windows of 2 s differ by so much."""
+    noise = WindowNoise(squares_s=((0.0, 0.0),) * n, rate_s=2 * rate_ratio**2, power_s=2 * power_ratio**2)
+    return Scatter(seen_cv_ratio=5 * rate_ratio, n_iterations=1e6, windows=noise)
+
+
+def test_looks_are_short_where_neighbouring_windows_agree() -> None:
+    def top_s(scatter: Scatter, iteration_time_s: float = 0.064) -> float:
+        return look_lengths(scatter, iteration_time_s=iteration_time_s).top_s
+
+    assert top_s(steady(rate_ratio=0.0003, power_ratio=0.005)) == 2.0, "an H100 that is the bottleneck"
+    assert 2.0 < top_s(steady(rate_ratio=0.0003, power_ratio=0.01)) < 10.0, "its energy is what needs time"
+    assert 2.0 < top_s(steady(rate_ratio=0.002, power_ratio=0.005)) < 10.0
+    assert top_s(steady(rate_ratio=0.02, power_ratio=0.005)) >= 10.0, "the host holds it up"
+    assert top_s(steady(rate_ratio=0.0003, power_ratio=0.005, n=3)) == 10.0, "so few say nothing"
+    assert top_s(steady(rate_ratio=0.0003, power_ratio=0.005), 2.0) == 8.0
+    assert top_s(PRIOR_SCATTER) > 10.0
+
+
+def test_what_windows_have_shown_is_the_least_error_of_a_look() -> None:
+    def error_ratio(scatter: Scatter) -> float:
+        looks = Looks()
+        for limit_w, duration_s in [(LOW_W, 25), (TOP_W, 12), (LOW_W, 25)]:
+            for _ in range(duration_s):
+                seen = Observation(
+                    power_limit_w=limit_w, active_s=1.0, n_iterations=rate_per_s(limit_w), energy_j=0.9 * limit_w
+                )
+                looks = advance_looks(looks, seen, lengths=LENGTHS, scatter=scatter, settle_s=1.0)
+        return 1 / math.sqrt(looks.pairs[0].rate.precision)
+
+    wandering = steady(rate_ratio=0.01, power_ratio=0.01)
+    assert error_ratio(wandering) > 3 * error_ratio(steady(rate_ratio=0.0003, power_ratio=0.01))
 
 
 def periods(n_looks: Iterable[int], *, age_s: float, top_s: float = 10.0, length_s: float | None = None) -> set[float]:

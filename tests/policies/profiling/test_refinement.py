@@ -87,6 +87,25 @@ def test_a_change_of_limit_discards_the_block() -> None:
     assert refinement.n_blocks == 0
 
 
+def test_neighbouring_blocks_show_the_noise_of_windows() -> None:
+    steady, scattered = (
+        refined(begin_refinement(CONVEX), Job(noise_ratio=noise_ratio), 205.0, n_blocks=40).scatter.windows
+        for noise_ratio in (0.001, 0.05)
+    )
+    assert steady.is_known
+    assert steady.errors_ratio(2.0)[0] < 0.003
+    assert scattered.errors_ratio(2.0)[0] > 0.008
+
+
+def test_blocks_at_other_limits_or_of_other_lengths_are_no_neighbours() -> None:
+    refinement, job = begin_refinement(CONVEX), Job(noise_ratio=0.001)
+    for turn in range(6):
+        refinement = refined(refinement, job, 205.0 if turn % 2 else 220.0)
+    late = replace(job.observe(220.0), active_s=30.0, n_iterations=200.0, energy_j=5_000.0, iteration_times_s=())
+    refinement = refine(SETTINGS, refine(SETTINGS, refinement, job.observe(220.0)), late)
+    assert refinement.scatter.windows.squares_s == ()
+
+
 def test_an_invalid_observation_changes_nothing() -> None:
     start = begin_refinement(first_pass(Job()))
     assert refine(SETTINGS, start, replace(Job().observe(205.0), n_iterations=math.nan)) is start
@@ -108,7 +127,7 @@ def test_a_single_point_is_not_explored() -> None:
 
 
 def test_slow_changes_are_followed() -> None:
-    refinement = refined(begin_refinement(first_pass(Job())), Job(), 190.0, n_blocks=200)
+    refinement = refined(begin_refinement(first_pass(Job())), Job(), 190.0, n_blocks=400)
     slower = Job(CONVEX.scaled(rate_ratio=0.97))
     after = refined(refinement, slower, 190.0, n_blocks=math.ceil(3 / LEAST_WEIGHT)).profile.point_at(190.0)
     assert after is not None

@@ -217,7 +217,7 @@ def test_a_changed_limit_restarts_its_measurement() -> None:
     after = advance(SETTINGS, state, Job().observe(280.0))
     assert isinstance(after, Settling)
     assert after.power_limit_w == 300.0
-    assert after.settled_s == pytest.approx(0.1, rel=0.1)
+    assert after.settle.active_s == pytest.approx(0.1, rel=0.1)
 
 
 def test_an_unstable_limit_is_skipped() -> None:
