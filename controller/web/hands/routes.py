@@ -19,7 +19,7 @@ from aiohttp import web
 
 from controller.runtime.clock import NS_PER_S, Clock
 from controller.web.config import WebSettings
-from controller.web.hands.exposure import Approach, Exposure
+from controller.web.hands.exposure import NOT_ENCRYPTED, Approach, Exposure
 from controller.web.hands.order_form import ACTIONS, MAX_NAME, Action, new_correlation, read_order
 from controller.web.hands.pages import (
     SIGN_IN,
@@ -44,7 +44,7 @@ from publishers.mqtt.receiving.quotas import TokenBucket
 from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.http.problems import ProblemError, invalid_request, unavailable
 from publishers.shared.http.requests import BODY_TIMEOUT_S, path_name, path_user, read_form
-from publishers.shared.http.server import ConcurrencyLimit, Route, Stream
+from publishers.shared.http.server import ConcurrencyLimit, Route, Stream, is_loopback
 from publishers.shared.http.write_access import FILE_TIMEOUT_S, Writer, WriteTokens, digest_of
 from publishers.shared.log_once import LogLimiter
 from publishers.shared.printable import printable
@@ -97,6 +97,10 @@ class Hands:
         self._sessions = Sessions()
         self._attempts: RecentDict[str, TokenBucket] = RecentDict(MAX_ADDRESSES)
         self._log = LogLimiter(self._monotonic_s)
+        if settings.orders and not (settings.tls_cert_file or settings.trusted_proxies or _is_local(settings.host)):
+            _LOGGER.warning(
+                "web.orders = true: people sign in on this machine alone; of others it would be said: %s", NOT_ENCRYPTED
+            )
         path = Path(settings.token_file)
         self._tokens = WriteTokens(path, setting="web.token_file") if settings.token_file else None
         self._disk = DiskThread("gridchase web tokens", timeout_s=FILE_TIMEOUT_S)
@@ -366,6 +370,10 @@ def _check_approach(approach: Approach) -> None:
         raise _RefusedError(
             HTTPStatus.FORBIDDEN, f"Nobody signs in this way, and nothing is ordered: {approach.fault}."
         )
+
+
+def _is_local(host: str) -> bool:
+    return host == "localhost" or is_loopback(host)
 
 
 def _quoted(path: str) -> str:

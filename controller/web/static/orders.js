@@ -6,6 +6,7 @@ const LOOK_MS = 1_000;
 let dialog = null;
 let opener = ""; // the address of the link that has the focus afterwards
 let typing = 0;
+let asked = 0; // previews, of which the newest alone is shown
 
 async function fetchCard(url, options) {
   const answer = await fetch(url, options);
@@ -17,7 +18,8 @@ function closeDialog() {
   clearTimeout(typing);
   dialog?.remove();
   dialog = null;
-  document.querySelector(`a[data-order][href="${CSS.escape(opener)}"]`)?.focus();
+  const link = document.querySelector(`a[data-order][href="${CSS.escape(opener)}"]`);
+  (link ?? document.querySelector("nav a[aria-current]"))?.focus();
 }
 
 function showDialog(card) {
@@ -76,10 +78,13 @@ async function look(card) {
 async function preview(form) {
   const url = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
   const will = form.parentElement.querySelector("#will");
+  const number = ++asked;
   try {
-    const [card] = await fetchCard(url);
+    const [card, at] = await fetchCard(url);
+    if (number !== asked || !will.isConnected) return;
     const newest = card?.querySelector("#will");
-    if (newest && will?.isConnected) will.replaceChildren(...newest.childNodes);
+    if (newest) will.replaceChildren(...newest.childNodes);
+    else location.assign(card === null ? at : url); // the session has ended, or the run
   } catch {
     // the button asks again
   }
@@ -97,6 +102,8 @@ document.addEventListener("input", (event) => {
   const form = event.target.form;
   if (!form || !("ask" in form.dataset)) return;
   clearTimeout(typing);
+  // What is shown is of other words: it is not sent any more.
+  for (const button of form.parentElement.querySelectorAll("#will button")) button.disabled = true;
   typing = setTimeout(() => preview(form), TYPING_MS);
 });
 

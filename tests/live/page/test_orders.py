@@ -37,6 +37,7 @@ user web
 topic read gridchase/v1/#
 topic write gridchase/v1/user/+/job/+/run/+/set
 """
+PIN_LINK: Final = f'a[href="{RUN}/order?action=pin"]'
 SCREENS: Final = [(width, theme) for width in (390, 1280) for theme in ("light", "dark")]
 
 
@@ -90,8 +91,10 @@ async def tab_to(tab: Tab, selector: str) -> None:
 
 
 async def sign_in(tab: Tab, url: str) -> None:
-    """Sign in by keyboard, and come to where one was."""
-    await tab.call("Page.navigate", url=f"{url}{RUN}/order?action=pin")
+    """Sign in by keyboard, on the way to an order."""
+    await tab.open(f"{url}{RUN}")
+    await tab_to(tab, PIN_LINK)
+    await tab.press("Enter")
     await tab.until("location.pathname === '/sign-in' && document.readyState === 'complete'")
     await tab_to(tab, "#token")
     await tab.call("Input.insertText", text=TOKEN)
@@ -112,8 +115,7 @@ async def test_a_limit_is_pinned_by_keyboard_and_released_without_a_script(
         tab = await browser.new_tab()
         await sign_in(tab, url)
         await tab.open(f"{url}{RUN}")
-        link = f'a[href="{RUN}/order?action=pin"]'
-        await tab_to(tab, link)
+        await tab_to(tab, PIN_LINK)
         await tab.press("Enter")
         await tab.until("document.activeElement?.id === 'limit'")
         for text in (f"{PIN_W:g}", "+2h", "the room is hot"):
@@ -123,6 +125,14 @@ async def test_a_limit_is_pinned_by_keyboard_and_released_without_a_script(
         said = await tab.run("document.querySelector('dialog #will').textContent")
         assert "At 165 W this run goes at" in said, node.watcher.last("r1/profile")
         assert node.limit_w != PIN_W, "nothing was ordered yet"
+        button = "document.querySelector('dialog #will button')"
+        await tab.run("window.answering = fetch; fetch = () => new Promise(() => {})")
+        await tab.run("document.querySelector('dialog #why').focus()")
+        await tab.call("Input.insertText", text=" today")
+        assert await tab.run(f"{button}.disabled"), "it would send what is not shown any more"
+        await tab.run("fetch = window.answering")
+        await tab.call("Input.insertText", text=".")
+        await tab.until(f"{button}?.disabled === false")
         await tab_to(tab, "dialog #will button")
         await tab.press("Enter")
         status = "document.querySelector('dialog [role=status]')?.textContent"
@@ -130,7 +140,7 @@ async def test_a_limit_is_pinned_by_keyboard_and_released_without_a_script(
         assert node.limit_w == PIN_W
         await tab.press("Escape")
         await tab.until("document.querySelector('dialog') === null")
-        assert await tab.run(f"document.activeElement.matches({link!r})")
+        assert await tab.run(f"document.activeElement.matches({PIN_LINK!r})")
         assert tab.complaints == []
         await tab.call("Emulation.setScriptExecutionDisabled", value=True)
         await tab.open(f"{url}{RUN}/order?action=release")

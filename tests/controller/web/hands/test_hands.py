@@ -570,6 +570,21 @@ async def test_where_no_orders_are_taken_the_page_says_the_command(tmp_path: Pat
         assert browser.status == 404
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"host": "0.0.0.0"}, True),  # noqa: S104
+        ({"host": "::1"}, False),
+        ({"host": "0.0.0.0", "trusted_proxies": ["10.0.0.1"]}, False),  # noqa: S104
+    ],
+)
+async def test_it_is_told_where_nobody_else_can_sign_in(
+    settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_told: bool
+) -> None:
+    async with browsing(tmp_path, **settings):
+        assert ("people sign in on this machine alone" in caplog.text) == is_told
+
+
 async def test_an_answer_that_the_broker_has_kept_is_to_no_order_of_now(tmp_path: Path) -> None:
     async with browsing(tmp_path) as browser:
         await browser.sign_in()
