@@ -130,7 +130,11 @@ def raising(_: object) -> float:
     raise KeyError("input_ids")
 
 
-@pytest.mark.parametrize("work", [raising, lambda _: None, lambda _: "many", lambda _: -1, len], ids=str)
+@pytest.mark.parametrize(
+    "work",
+    [raising, lambda _: None, lambda _: "many", lambda _: -1, len],
+    ids=["raises", "none", "text", "negative", "builtin"],
+)
 def test_a_callable_that_fails_costs_the_training_nothing(work: Callable[[object], float]) -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
