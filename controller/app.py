@@ -34,6 +34,7 @@ from controller.history.run_history import RunHistory
 from controller.http.health import NO_GPU, GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
 from controller.orders.bus_orders import BusOrders
+from controller.orders.goals import RunGoals
 from controller.orders.pauses import RunPauses
 from controller.orders.pins import RunPins
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
@@ -138,8 +139,9 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
                 RunHistory(state_dir) as history,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
                 RunPins(state_dir, clock=node.clock, observes=node.config.plan.observe) as pins,
+                RunGoals(state_dir, clock=node.clock) as goals,
             ):
-                app = _App(node, status, gpus, intake, profiles, history, checkpoints, pins)
+                app = _App(node, status, gpus, intake, profiles, history, checkpoints, pins, goals)
                 async with node.connect(app.will, app.births) as bus:
                     await app.run(bus, stop)
 
@@ -157,9 +159,10 @@ class _App:
         history: RunHistory,
         checkpoints: RunCheckpoints,
         pins: RunPins,
+        goals: RunGoals,
     ) -> None:
         self._node = node
-        self._pins = pins
+        self._pins, self._goals = pins, goals
         self._status = status
         self._gpus = gpus
         self._units: dict[str, GpuWorkers] = {}
@@ -231,8 +234,9 @@ class _App:
             tick_s=tick_s,
             pause_wanted=pause_wanted,
             pins=self._pins,
+            goals=self._goals,
         )
-        self._pins.runs, self._pins.gpus = router.runs, units
+        self._pins.runs, self._pins.gpus, self._goals.runs = router.runs, units, router.runs
 
         def snapshot() -> Snapshot:
             return _snapshot(bus, own, self._left_out(), feed, units, router, self._node.history)
@@ -251,7 +255,6 @@ class _App:
             clock=clock,
             is_wanted=pause_wanted,
         )
-        server = _http_server(config, snapshot, pauses, self._pins)
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             "own topics": own.run(),
@@ -260,17 +263,18 @@ class _App:
             "late GPUs": self._await_late_gpus(bus, add),
             "pauses": pauses.run(),
             **self._orders(bus, router, pauses),
-            "http": server.run(),
+            "http": _http_server(config, snapshot, pauses, self._pins, self._goals).run(),
         }
 
     def _orders(self, bus: Bus, router: Router, pauses: RunPauses) -> Workers:
-        """Return what ends pins, and what hears orders over the bus, where the operator has switched that on."""
-        workers: Workers = {"pins": self._pins.run()}
+        """Return what ends pins and goals, and what hears orders over the bus, where that is switched on."""
+        workers: Workers = {"pins": self._pins.run(), "goals": self._goals.run()}
         if not self._node.config.orders.over_bus:
             return workers
         orders = BusOrders(
             self._pins,
             pauses,
+            self._goals,
             node=self._node.config.node.name,
             bus=bus,
             topics=self._topics,
@@ -409,9 +413,13 @@ async def _to_the_end(work: Coroutine[None, None, T]) -> T:
     return result
 
 
-def _http_server(config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses, pins: RunPins) -> NodeServer:
+def _http_server(
+    config: Config, snapshot: Callable[[], Snapshot], pauses: RunPauses, pins: RunPins, goals: RunGoals
+) -> NodeServer:
     token = Path(config.node.state_dir) / own_token.FILE
-    return NodeServer(config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, pins=pins, own_token=token)
+    return NodeServer(
+        config.http, node=config.node.name, snapshot=snapshot, pauses=pauses, pins=pins, goals=goals, own_token=token
+    )
 
 
 def _snapshot(

@@ -57,8 +57,8 @@ class PauseRefusedError(RequestRefusedError):
     """A run cannot be paused, or does not exist."""
 
 
-class PinRefusedError(RequestRefusedError):
-    """The power limit of a run cannot be pinned, or the run does not exist."""
+class OrderRefusedError(RequestRefusedError):
+    """The limit or the goal of a run cannot be set so, or the run does not exist."""
 
 
 class GpuError(ControllerError):

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from controller.errors import ControllerError
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import Values
-from publishers.messages.codec import Message, encode
+from publishers.messages.codec import Message, TimeS, encode
 from publishers.messages.topics import RunKey
 from publishers.mqtt.receiving.quotas import MessageQuotas
 from publishers.shared.printable import printable
@@ -395,28 +396,63 @@ class Pauses(Protocol):
         """Return what is known of a run's pauses."""
 
 
+MAX_POWER_W: Final = 1e6
+MaxSlowdownRatio = Annotated[float, Meta(ge=1, le=10)]
+PinnedW = Annotated[float, Meta(gt=0, le=MAX_POWER_W)]
+
+
+def moment(time_s: float) -> str:
+    """Return a time [Unix s] in words."""
+    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+class StandingOrder(Protocol):
+    """What a person has ordered of a run until a time [Unix s], or until it ends; when, why, and who."""
+
+    @property
+    def set_at_s(self) -> float:
+        """Return when it was ordered [Unix s]."""
+
+    @property
+    def until_s(self) -> float | None:
+        """Return when it ends [Unix s]; None: with the run."""
+
+    @property
+    def why(self) -> str:
+        """Return why."""
+
+    @property
+    def by(self) -> str:
+        """Return who has ordered it."""
+
+    @property
+    def detail(self) -> str:
+        """Return all of this in a sentence."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """A power limit at which a person holds all GPUs of a run, or of whichever run has one GPU, whatever its plan says.
 
     Attributes:
-        power_limit_w: what was asked for [W]; no GPU gets more than its prior limit, nor what it does not take.
+        power_limit_w: what was asked for [W]; no GPU gets more than its prior limit, nor what it does not take. None:
+            the run is exempt, and has the prior limit.
         set_at_s: when it was asked for [Unix s].
         until_s: when it ends [Unix s].
         why, by: why, and by whom.
     """
 
-    power_limit_w: float
-    set_at_s: float
-    until_s: float
-    why: str
-    by: str
+    power_limit_w: PinnedW | None
+    set_at_s: TimeS
+    until_s: TimeS
+    why: Annotated[str, Meta(max_length=120)]
+    by: Annotated[str, Meta(max_length=256)]
 
     @property
     def detail(self) -> str:
         """Return the reason for the limit, a sentence."""
-        until = f"{datetime.fromtimestamp(self.until_s, UTC):%Y-%m-%d %H:%M} UTC"
-        return f"pinned to {self.power_limit_w:g} W by {printable(self.by)} until {until}: {printable(self.why)}"
+        what = "exempt, at its prior limit," if self.power_limit_w is None else f"pinned to {self.power_limit_w:g} W"
+        return f"{what} by {printable(self.by)} until {moment(self.until_s)}: {printable(self.why)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,7 +462,7 @@ class PinState:
     Attributes:
         state: `none`; `asked`: it is not confirmed yet; `waiting`: it is for a GPU that no run has now; `done`: all
             GPUs of the run on this node have been read back; `failed`: one cannot be set, or was not read back in time.
-        power_limit_w: the limit that was asked for [W].
+        power_limit_w: the limit that was asked for [W]; None: the run is exempt, and has its prior limit.
         applied_power_limit_w: the limit that is set, clamped to what each GPU may have [W].
         enforced_power_limit_w: the least limit that was read back from a GPU [W]; None: not all are confirmed.
         n_gpus: how many GPUs of this node it holds.
@@ -479,17 +515,16 @@ MAX_PIN_S: Final = 7 * 86_400.0
 """No limit is pinned for longer."""
 MAX_WHY: Final = 120
 """Characters of a reason."""
-MAX_POWER_W: Final = 1e6
 
 
-def pin_fault(power_limit_w: float, until_s: float, *, now_s: float) -> tuple[str, str] | None:
+def pin_fault(power_limit_w: float | None, until_s: float, *, now_s: float) -> tuple[str, str] | None:
     """Return what is wrong with a limit [W] and a time [Unix s] in themselves; None: nothing.
 
     >>> pin_fault(205.0, 3_600.0, now_s=0.0)
     >>> pin_fault(205.0, 0.0, now_s=3_600.0)[0]
     'bad_time'
     """
-    if not 0 < power_limit_w <= MAX_POWER_W:
+    if power_limit_w is not None and not 0 < power_limit_w <= MAX_POWER_W:
         return "bad_limit", f"power_limit_w = {power_limit_w:g}: must be above 0, and {MAX_POWER_W:g} W at most"
     left_s = until_s - now_s
     if not 0 < left_s <= MAX_PIN_S:
@@ -544,13 +579,13 @@ PinOwner = RunKey | str
 
 
 class Pins(Protocol):
-    """The pins of the runs and GPUs of this node, as people ask for them. Each call may raise PinRefusedError."""
+    """The pins of the runs and GPUs of this node, as people ask for them. Each call may raise OrderRefusedError."""
 
     def gpu_pins(self) -> Mapping[str, PinState]:
         """Return the GPUs that are pinned, by UUID."""
 
-    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
-        """Hold all GPUs of a run at a limit [W] until a time [Unix s], instead of a pin that it may have."""
+    def pin(self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, why: str, by: str) -> PinState:
+        """Hold all GPUs of a run at a limit [W] until a time [Unix s]; None: at the prior limit."""
 
     def preview(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> PinPreview:
         """Return what a pin would do; nothing is changed."""
@@ -560,6 +595,136 @@ class Pins(Protocol):
 
     def state_of(self, owner: PinOwner) -> PinState:
         """Return what is known of a pin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a person wants of the plan of a run instead of its configured objective: a time budget, or a deadline.
+
+    Attributes:
+        max_slowdown_ratio: how many times as long as at full speed the run may be active, counted from `set_at_s`.
+        deadline_s: by when it is to end [Unix s]; the other one is None.
+        set_at_s: when it was asked for [Unix s].
+        until_s: when it ends [Unix s]; None: with the run.
+        why, by: why, and by whom.
+    """
+
+    max_slowdown_ratio: MaxSlowdownRatio | None = None
+    deadline_s: TimeS | None = None
+    set_at_s: TimeS
+    until_s: TimeS | None = None
+    why: Annotated[str, Meta(max_length=120)]
+    by: Annotated[str, Meta(max_length=256)]
+
+    @property
+    def words(self) -> str:
+        """Return what is wanted."""
+        if self.max_slowdown_ratio is not None:
+            return f"a time budget of {100 * (self.max_slowdown_ratio - 1):.3g} %"
+        return f"a deadline at {moment(self.deadline_s or 0.0)}"
+
+    @property
+    def detail(self) -> str:
+        """Return all of it in a sentence."""
+        until = "" if self.until_s is None else f" until {moment(self.until_s)}"
+        return f"{self.words} by {printable(self.by)}{until}: {printable(self.why)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalState:
+    """What is known of the goal that a person has set for a run.
+
+    Attributes:
+        state: `none`: the configured one holds; `asked`: no plan follows it yet; `waiting`: it counts once a pin has
+            ended, or the curve is measured; `done`: the plan follows it, and its limit was read back; `failed`: a GPU
+            cannot be set, or was not read back in time.
+        max_slowdown_ratio, deadline_s, set_at_s, until_s, why, by: as in `Goal`.
+        enforced_power_limit_w: the least limit that was read back from a GPU [W]; None: not all are confirmed.
+        detail: why it is not in force, a sentence; "" where it is, and where there is none.
+        ended_because: why the last one has ended.
+    """
+
+    state: Literal["none", "asked", "waiting", "done", "failed"]
+    max_slowdown_ratio: float | None = None
+    deadline_s: float | None = None
+    set_at_s: float | None = None
+    until_s: float | None = None
+    why: str = ""
+    by: str = ""
+    enforced_power_limit_w: float | None = None
+    detail: str = ""
+    ended_because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalPreview:
+    """What the plan of a run will do with another goal, before that is set; what is not known yet is None.
+
+    Attributes:
+        power_limit_w: the limit that is requested now [W].
+        planned_power_limit_w, second_power_limit_w: the first one of the new plan, and another one that shares its time
+            [W].
+        speed_ratio: the mean speed there, as a share of full speed.
+        reason, planned_reason: the reason codes of the limits now, and then.
+        expected_end_s, planned_end_s: when the run will have ended, by the plan now, and then [Unix s].
+        planned_slowdown_ratio: how many times as long as at full speed it will have been active from now to its end.
+        planned_slowdown_ci90_ratio: the half-width of its 90 % interval.
+        sentence: all of this, in words.
+    """
+
+    power_limit_w: float | None = None
+    planned_power_limit_w: float | None = None
+    second_power_limit_w: float | None = None
+    speed_ratio: float | None = None
+    reason: str | None = None
+    planned_reason: str | None = None
+    expected_end_s: float | None = None
+    planned_end_s: float | None = None
+    planned_slowdown_ratio: float | None = None
+    planned_slowdown_ci90_ratio: float | None = None
+    sentence: str = ""
+
+
+class Goals(Protocol):
+    """The goals of the runs of this node, as people set them. Each call may raise OrderRefusedError."""
+
+    def aim(
+        self,
+        key: RunKey,
+        *,
+        max_slowdown_ratio: float | None = None,
+        deadline_s: float | None = None,
+        until_s: float | None = None,
+        why: str,
+        by: str,
+    ) -> GoalState:
+        """Have the plan of a run keep to a time budget or a deadline, instead of a goal that it may have."""
+
+    def preview(
+        self,
+        key: RunKey,
+        *,
+        max_slowdown_ratio: float | None = None,
+        deadline_s: float | None = None,
+        until_s: float | None = None,
+    ) -> GoalPreview:
+        """Return what that would do; nothing is changed."""
+
+    def reset(self, key: RunKey, *, why: str, by: str) -> GoalState:
+        """End a goal, if there is one: the configured one holds again."""
+
+    def state_of(self, key: RunKey) -> GoalState:
+        """Return what is known of a goal."""
+
+
+class GoalSource(Protocol):
+    """The goals, as runs see them."""
+
+    def goal_of(self, key: RunKey) -> Goal | None:
+        """Return the goal of a run that is in force now; None: the configured one."""
+
+    def on_run_end(self, key: RunKey) -> None:
+        """End the goal of a run that has ended."""
 
 
 class PinSource(Protocol):

@@ -52,15 +52,17 @@ class TimeAtLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBudgetStart:
-    """Where a run was when its curve was dropped: a new curve has a new time budget.
+    """Where a run was when its curve was dropped, or a person had set it another goal: each has a new time budget.
 
     Attributes:
         n_iterations: how many iterations had passed.
         active_s: the time in which they ran [s].
+        goal_set_at_s: when the goal was set that the budget is of [Unix s]; None: it is the configured one.
     """
 
     n_iterations: float
     active_s: float
+    goal_set_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,10 @@ class RunLedger:
     def times(self) -> list[TimeAtLimit]:
         """Return the time at each limit, the lowest first."""
         return sorted(self._times.values(), key=lambda each: each.power_limit_w)
+
+    def restart_times(self) -> None:
+        """Begin a new time budget on the same curve: what was seen in pairs holds."""
+        self._times.clear()
 
     def add(self, interval: MeterInterval, in_force: tuple[float, int] | None) -> None:
         """Add an interval: a pause, or active time at the limit that was in force when it began.

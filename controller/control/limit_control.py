@@ -23,8 +23,8 @@ from controller.control.curve_learning import (
     posterior_sample,
     with_stalls,
 )
-from controller.control.plan import Explore, Look, MadePlan, PlanInputs, PlannedTarget, Probe
-from controller.ports import Pin, PinPreview, Target
+from controller.control.plan import Explore, Look, MadePlan, PlanInputs, PlannedTarget, Probe, rules_for
+from controller.ports import Goal, GoalPreview, Pin, PinPreview, Target
 from policies import profiling
 from policies.planning import Progress
 from policies.planning.hours_ahead import slowdown_after
@@ -83,6 +83,7 @@ class DecisionInputs:
         waits_because: why nothing is to be measured now, in words for its owner; "": it may be.
         is_multi_node: whether the run has other nodes.
         pin: the limit at which a person holds the run; None: its plan decides.
+        goal: what a person wants of the plan; None: the configured objective holds.
         bounds_w: with a pin: between which limits every GPU takes what is asked for, none above its prior limit (floor,
             ceiling) [W].
         curve_start: from what the curve is learnt; None: not now.
@@ -95,6 +96,7 @@ class DecisionInputs:
     waits_because: str = ""
     is_multi_node: bool = False
     pin: Pin | None = None
+    goal: Goal | None = None
     bounds_w: tuple[float, float] = UNBOUNDED_W
     # These two are calls, because most decisions only find that a target still holds: the start of a curve takes a
     # search among all stored ones, and a plan a guess from all former runs of the job.
@@ -131,6 +133,8 @@ class LimitControl:
         profile: the curve as it is published and accounted by, with its stalls; None before anything is known.
         budget_start: where the time budget of the run starts; None: at its beginning.
         ledger: the time at each limit since then, and what the limits are relative to the highest one.
+        goal: what a person wants of the plan; None: the configured objective holds.
+        rules: those of the plan, the goal included.
     """
 
     def __init__(
@@ -153,7 +157,8 @@ class LimitControl:
         self._job = job
         self._run = run
         self._profiler = profiler
-        self._rules = rules
+        self.goal: Goal | None = None
+        self.rules = self._configured = rules
         self._energy = energy
         self._plan: PlannedTarget | None = None
         self._restarts_budget = False
@@ -166,6 +171,7 @@ class LimitControl:
         """Return the limit that the run should have now, and what follows from it."""
         self._is_multi_node = inputs.is_multi_node
         voids_measurements = self._update_rhythm(inputs.rhythm)
+        self._aim(inputs)
         start = inputs.curve_start() if isinstance(self.state, Waiting) else None
         if start is not None:
             self.begin(start)
@@ -192,6 +198,23 @@ class LimitControl:
             not_profiled_reason=not_profiled_reason,
         )
 
+    def _aim(self, inputs: DecisionInputs) -> None:
+        """Let the plan follow another goal, or the configured one again: its time budget begins now.
+
+        A controller that goes on with the goal of a former one goes on with its time budget.
+        """
+        goal, start = inputs.goal, self.budget_start
+        if goal != self.goal:
+            self.goal, self.rules = goal, rules_for(self._configured, goal)
+            if self._plan is not None:
+                self._plan.aim(self.rules)
+        is_of_goal = (start and start.goal_set_at_s) == (goal and goal.set_at_s)
+        if not (is_of_goal or self._restarts_budget):
+            self.budget_start = self._starting_now(inputs.plan().progress)
+            self.ledger.restart_times()
+            if self._plan is not None:
+                self._plan.suspend()
+
     @property
     def pin(self) -> Pin | None:
         """Return at what limit a person holds the run; None: its plan decides."""
@@ -205,7 +228,7 @@ class LimitControl:
                 self._plan.suspend()
         is_refining = isinstance(self.state, Planned) and not self.state.is_exploring
         self._is_paused = not is_refining  # neither the sweep nor a trial has asked for this limit
-        limit_w = clamped_w(pin.power_limit_w, bounds_w)
+        limit_w = clamped_w(math.inf if pin.power_limit_w is None else pin.power_limit_w, bounds_w)
         speed = self._known_at(limit_w)
         speed_ratio = None if speed is None else speed[0]
         known = self._pinned
@@ -232,9 +255,9 @@ class LimitControl:
 
         How much slower the run will have been is told as in records: only from so many looks on, with its interval.
         """
-        is_bounded = self._rules.objective == "slowdown"
+        is_bounded = self.rules.objective == "slowdown"
         seen = PinPreview(
-            power_limit_w=power_limit_w, max_slowdown_ratio=self._rules.max_slowdown if is_bounded else None
+            power_limit_w=power_limit_w, max_slowdown_ratio=self.rules.max_slowdown if is_bounded else None
         )
         known = self._known_at(power_limit_w)
         if known is None or not isinstance(self.state, Planned):
@@ -249,6 +272,32 @@ class LimitControl:
             return seen
         half_ratio = NORMAL_QUANTILE * after[1] * after[0]
         return replace(seen, slowdown_ratio=after[0], slowdown_ci90_ratio=half_ratio)
+
+    def preview_goal(self, goal: Goal, inputs: PlanInputs) -> GoalPreview:
+        """Return what the plan would do with another goal, as far as the curve is known; nothing is changed."""
+        if not isinstance(self.state, Planned) or self._plan is None:
+            return GoalPreview()
+        plan, present = self._plan.with_rules(rules_for(self._configured, goal)), self.made_plan
+        if goal.max_slowdown_ratio is not None:
+            since_now = _since(self._starting_now(inputs.progress), inputs.progress)
+            inputs = replace(inputs, progress=replace(since_now, base_s=0.0, base_error_ratio=0.0))
+        target = plan.choose(self.state.refinement.profile, inputs)
+        made = plan.made
+        then = None if made is None else plan.schedule(made, n_looks=self._n_looks(made))
+        now = None if present is None else self.schedule(present)
+        if then is None:
+            return GoalPreview()
+        first = then.entries[0]
+        return GoalPreview(
+            planned_power_limit_w=first.power_limit_w,
+            second_power_limit_w=first.second_power_limit_w,
+            speed_ratio=first.speed_ratio,
+            planned_reason=target.reason,
+            expected_end_s=None if now is None else now.expected_end_s,
+            planned_end_s=then.expected_end_s,
+            planned_slowdown_ratio=then.expected_slowdown_ratio,
+            planned_slowdown_ci90_ratio=then.expected_slowdown_ci90_ratio,
+        )
 
     def begin(self, start: CurveStart) -> None:
         """Start to learn the curve between two limits."""
@@ -266,7 +315,7 @@ class LimitControl:
         )
         self._plan = PlannedTarget(
             job=self._job,
-            rules=self._rules,
+            rules=self.rules,
             energy=self._energy,
             bounds_w=(start.floor_power_limit_w, start.ceiling_power_limit_w),
             n_gpus=start.n_gpus,
@@ -322,8 +371,10 @@ class LimitControl:
 
     def schedule(self, made: MadePlan) -> RunSchedule | None:
         """Return what a plan of this run expects of the hours ahead."""
-        n_looks = self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)
-        return None if self._plan is None else self._plan.schedule(made, n_looks=n_looks)
+        return None if self._plan is None else self._plan.schedule(made, n_looks=self._n_looks(made))
+
+    def _n_looks(self, made: MadePlan) -> int:
+        return self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)
 
     @property
     def _purpose(self) -> Purpose:
@@ -387,7 +438,7 @@ class LimitControl:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
-        may_look, is_exploring = self._may_look and self._rules.objective != "budget", self.is_exploring
+        may_look, is_exploring = self._may_look and self.rules.objective != "budget", self.is_exploring
         if may_look and not (is_exploring or self._plan.is_pausing):
             self._update_look(self.state)
         return self._plan.current(now_s, self._probe(self.state, is_exploring=is_exploring))
@@ -403,7 +454,7 @@ class LimitControl:
         if self._restarts_budget:
             self._restart_budget(progress)
         self._length_s = _length_s(progress)
-        if self._rules.objective == "slowdown":
+        if self.rules.objective == "slowdown":
             inputs = replace(inputs, progress=self._with_base(_since(self.budget_start, progress)))
         match self.state:
             case Profiling() as state:
@@ -415,11 +466,18 @@ class LimitControl:
         return None
 
     def _restart_budget(self, progress: Progress) -> None:
-        self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
+        self.budget_start = self._starting_now(progress)
         self._restarts_budget = False
         self.ledger = RunLedger()
         if self._plan is not None:
             self._plan.reset()
+
+    def _starting_now(self, progress: Progress) -> TimeBudgetStart:
+        return TimeBudgetStart(
+            n_iterations=progress.n_iterations,
+            active_s=progress.active_s,
+            goal_set_at_s=None if self.goal is None else self.goal.set_at_s,
+        )
 
     def _update_profile(self) -> None:
         measured = measured_in(self.state)

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import msgspec
+
 from controller.config import EnergyConfig, PlanRules, deadline_s
 from controller.control.curve_learning import posterior_mean
 from controller.control.multi_node import NodeShare, joint_profile
-from controller.ports import Provenance, Target
+from controller.ports import Goal, Provenance, Target
 from policies.planning import (
     BudgetObjective,
     CurrentLimit,
@@ -150,6 +152,17 @@ class PlannedTarget:
         """Plan anew, if the run is to wait now or later: it may not, or has not."""
         if self.is_pausing or (self._later is not None and self._later.target.pause_why):
             self._target = None
+
+    def aim(self, rules: PlanRules) -> None:
+        """Plan anew by other rules, of the same periods."""
+        self._config = rules
+        self.suspend()
+
+    def with_rules(self, rules: PlanRules) -> "PlannedTarget":
+        """Return what would plan by other rules."""
+        return PlannedTarget(
+            job=self._job, rules=rules, energy=self._energy, bounds_w=self._bounds_w, n_gpus=self._n_gpus
+        )
 
     def suspend(self) -> None:
         """Drop the plan and the probe: another limit is held for a while, and then a new plan is made."""
@@ -353,6 +366,16 @@ class PlannedTarget:
             signal=_signal_text(decision.signal_value, inputs.history, provenance),
             speed_ratio=decision.iterations_per_s / curve.fastest.iterations_per_s,
         )
+
+
+def rules_for(rules: PlanRules, goal: Goal | None) -> PlanRules:
+    """Return the rules of a run for which a person has set a goal; None: the configured ones."""
+    if goal is None:
+        return rules
+    if goal.max_slowdown_ratio is not None:
+        return msgspec.structs.replace(rules, objective="slowdown", max_slowdown=goal.max_slowdown_ratio)
+    deadline = datetime.fromtimestamp(goal.deadline_s or 0.0, UTC).isoformat()
+    return msgspec.structs.replace(rules, objective="deadline", deadline=deadline)
 
 
 def objective_of(

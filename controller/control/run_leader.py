@@ -40,7 +40,7 @@ from controller.control.plan import MadePlan, PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
-from controller.ports import Blocked, Pin, PinPreview, Provenance, SignalSource, Target
+from controller.ports import Blocked, Goal, GoalPreview, Pin, PinPreview, Provenance, SignalSource, Target
 from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
 from policies.profiling.paired_looks import Looks
@@ -86,9 +86,11 @@ class RunLeader:
         books: RunBooks,
         notify: Callable[[str, str], None],
         pin_of: Callable[[], Pin | None] = lambda: None,
+        goal_of: Callable[[], Goal | None] = lambda: None,
     ) -> None:
         self._notify = notify
         self._pin_of = (lambda: None) if config.plan.observe else pin_of
+        self._goal_of = (lambda: None) if config.plan.observe else goal_of
         self._has_told = False
         self._run = run
         self._key = JobKey(run.user, run.job)
@@ -97,7 +99,6 @@ class RunLeader:
         self._may_hold_out = config.plan.may_hold_out(run.job)
         self._begun: BegunRun | None = None
         rules = config.plan.rules_of(run.job)
-        self._has_deadline = rules.objective == "deadline"
         self._may_pause = rules.may_pause and not config.plan.observe
         self.no_pause_until_s = -math.inf
         self._energy = config.energy
@@ -217,6 +218,7 @@ class RunLeader:
                 waits_because="a GPU cannot be read" if self._account.has_unreadable_gpu else waits_because,
                 is_multi_node=ranks.is_multi_node,
                 pin=pin,
+                goal=self._goal_of(),
                 bounds_w=self._pin_bounds_w() if pin is not None else UNBOUNDED_W,
                 curve_start=self._curve_start,
                 plan=partial(self._plan_inputs, now, slowest),
@@ -247,6 +249,12 @@ class RunLeader:
         limit_w = clamped_w(power_limit_w, self._pin_bounds_w())
         inputs = self._plan_inputs(now, self._ranks.slowest)
         return replace(self.limits.preview(limit_w, duration_s, inputs), n_gpus=n_gpus)
+
+    def preview_goal(self, goal: Goal, now: Now) -> GoalPreview:
+        """Return what the plan would do with another goal, as far as that is known."""
+        if not (self._gpus.states() and self._ranks.members):
+            return GoalPreview()
+        return self.limits.preview_goal(goal, self._plan_inputs(now, self._ranks.slowest, goal))
 
     def _tell(self, not_profiled_reason: NotProfiledReason) -> None:
         """Tell the owner of the run, once, that it is not profiled, and why."""
@@ -284,11 +292,17 @@ class RunLeader:
             )
 
     def _publish_schedule(self, made: MadePlan | None, *, now_s: float) -> None:
-        """Publish what a new plan expects, once a minute at most; clear that of the last one where there is none."""
+        """Publish what a new plan expects, once a minute at most, but the first one, or of another goal, at once.
+
+        Clear that of the last one where there is none.
+        """
+        before = self._scheduled
         if made is None:
             self._scheduled = None
             self._reporter.publish_schedule(None)
-        elif made is not self._scheduled and abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S:
+        elif made is not before and (
+            before is None or before.objective != made.objective or abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S
+        ):
             self._scheduled, self._scheduled_s = made, now_s
             try:
                 schedule = self.limits.schedule(made)
@@ -319,8 +333,8 @@ class RunLeader:
         return None if since_ns is None else max(now.monotonic_ns - since_ns, 0) / NS_PER_S
 
     def _slack(self, provenance: Provenance, now: Now) -> SlackOptions | None:
-        """Return how the run may use time to spare: with a deadline, and a signal that is what it should be."""
-        if not self._has_deadline or provenance.reason:
+        """Return how the run may use time to spare before a deadline; None where the signal is not fresh."""
+        if provenance.reason:
             return None
         status, profile = self._ranks.status, self.limits.profile
         is_asked = status.pausable and not self._ranks.is_pool  # the processes of a pool cannot wait for each other
@@ -335,8 +349,10 @@ class RunLeader:
             rms_errors=self._signal.forecast_errors(),
         )
 
-    def _plan_inputs(self, now: Now, slowest: RankLog) -> PlanInputs:
+    def _plan_inputs(self, now: Now, slowest: RankLog, goal: Goal | None = None) -> PlanInputs:
+        """Return what a plan rests on, with the goal of the run, or another one."""
         status, provenance = self._ranks.status, self._signal.provenance()
+        has_deadline = self.limits.rules.objective == "deadline" if goal is None else goal.deadline_s is not None
         return PlanInputs(
             now_s=now.wall_s,
             history=self._signal.history(),
@@ -360,7 +376,7 @@ class RunLeader:
             provenance=provenance,
             share=self._share(),
             node_profiles=tuple(self._other_nodes.profiles.values()),
-            slack=self._slack(provenance, now),
+            slack=self._slack(provenance, now) if has_deadline else None,
             time_limit_s=status.time_limit_s,
         )
 

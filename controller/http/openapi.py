@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from controller.http.goals import GoalPreviewRequest, GoalRequest
 from controller.http.health import Liveness, Readiness
 from controller.http.orders import PATH
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest
 from controller.http.pins import (
+    ExemptRequest,
     GpuPin,
     GpuPinPreviewRequest,
     GpuPinRequest,
@@ -19,11 +21,12 @@ from controller.http.pins import (
     PinRequest,
     ReleaseRequest,
 )
-from controller.ports import PauseState, PinPreview, PinState
+from controller.ports import GoalPreview, GoalState, PauseState, PinPreview, PinState
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\
-How a controller is, and what people ask of the runs on its node: to pause, to go on, and to keep a power limit.
+How a controller is, and what people ask of the runs on its node: to pause, to go on, to keep a power limit, a
+time budget or a deadline.
 
 Health and metrics are open. Of runs, whoever asks on the controller's machine reads without a token; all else needs
 one.
@@ -36,9 +39,9 @@ _API: Final = Api(
     problems={
         400: "It cannot be read: a name or the body is not what this document says.",
         404: "No such run trains on this node now, or it has no such GPU.",
-        409: "The run cannot be paused or pinned, or not by this controller.",
+        409: "The run cannot be paused, pinned or planned so, or not by this controller.",
         413: "The body is longer than 4 KiB.",
-        422: "It can be read, but asks for more time than a pause or a pin may last, or for a pin without a reason.",
+        422: "It can be read, but asks for what cannot be, as a pause or a pin that is too long, or gives no reason.",
     },
     scheme="what `http.token` in the state directory of the controller holds, or a line of `http.token_file`",
 )
@@ -109,6 +112,16 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         problems=(*_WITH_BODY, 409, 422),
         access="write",
     ),
+    "exempt": Operation(
+        summary="Leave a run at its prior limit until a time, instead of a pin that it may have",
+        path=f"{PATH}/exempt",
+        method="POST",
+        answer=PinState,
+        status=202,
+        body=ExemptRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
     "release": Operation(
         summary="End the pin of a run, if it has one",
         path=f"{PATH}/release",
@@ -146,6 +159,41 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         method="POST",
         answer=PinState,
         body=GpuReleaseRequest,
+        problems=_WITH_BODY,
+        access="write",
+    ),
+    "showGoal": Operation(
+        summary="The goal that a person has set for a run",
+        path=f"{PATH}/goal",
+        answer=GoalState,
+        problems=_OF_A_RUN,
+        access="remote",
+    ),
+    "setGoal": Operation(
+        summary="Have the plan of a run keep to a time budget or a deadline, instead of the configured objective",
+        path=f"{PATH}/goal",
+        method="POST",
+        answer=GoalState,
+        status=202,
+        body=GoalRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "previewGoal": Operation(
+        summary="What a goal would do; nothing is changed",
+        path=f"{PATH}/goal/preview",
+        method="POST",
+        answer=GoalPreview,
+        body=GoalPreviewRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "resetGoal": Operation(
+        summary="End the goal that a person has set for a run, if there is one",
+        path=f"{PATH}/goal/reset",
+        method="POST",
+        answer=GoalState,
+        body=ReleaseRequest,
         problems=_WITH_BODY,
         access="write",
     ),

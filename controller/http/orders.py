@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from aiohttp import web
+from msgspec import Meta
 
 from controller.errors import RequestRefusedError
 from publishers.messages.topics import RunKey
@@ -18,11 +19,12 @@ _WRONG: Final = HTTPStatus.UNPROCESSABLE_ENTITY
 _STATUSES: Final = {
     "unknown_run": HTTPStatus.NOT_FOUND,
     "unknown_gpu": HTTPStatus.NOT_FOUND,
-    **dict.fromkeys(("too_long", "bad_limit", "bad_time", "bad_why"), _WRONG),
+    **dict.fromkeys(("too_long", "bad_limit", "bad_time", "bad_goal", "bad_why"), _WRONG),
 }
 
 Authenticate = Callable[[web.Request], Awaitable[str]]
 Body = TypeVar("Body")
+Why = Annotated[str, Meta(min_length=1, max_length=120)]
 
 
 def for_readers(authenticate: Authenticate) -> Authenticate:

@@ -5,6 +5,7 @@ Each request needs a token, but for those of this machine that only read.
 GET  /v1/jobs/{user}/{job}/runs/{run}/pin
 POST /v1/jobs/{user}/{job}/runs/{run}/pin            {"power_limit_w": 205, "until_s": 1794000000, "why": "…"}
 POST /v1/jobs/{user}/{job}/runs/{run}/pin/preview    {"power_limit_w": 205, "until_s": 1794000000}
+POST /v1/jobs/{user}/{job}/runs/{run}/exempt         {"until_s": 1794000000, "why": "…"}: a pin at the prior limit
 POST /v1/jobs/{user}/{job}/runs/{run}/release        {"why": "…"}
 
 The same for a GPU, whichever run has it, by operators alone; these bodies name it:
@@ -21,12 +22,10 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from controller.http.orders import PATH, Authenticate, for_readers, key_of, read_body
-from controller.ports import Pins, PinState
+from controller.http.orders import PATH, Authenticate, Why, for_readers, key_of, read_body
+from controller.ports import PinnedW, Pins, PinState
 from publishers.messages.codec import Name, TimeS
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
-
-PinnedW = Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class PinPreviewRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +38,14 @@ class PinPreviewRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class PinRequest(PinPreviewRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a request to pin: at which limit [W], until when [Unix s, seven days ahead at most], and why."""
 
-    why: Annotated[str, Meta(min_length=1, max_length=120)]
+    why: Why
+
+
+class ExemptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request to leave a run at its prior limit: until when [Unix s], and why."""
+
+    until_s: TimeS
+    why: Why
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +95,11 @@ def pin_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
         state = pins.pin(key, power_limit_w=body.power_limit_w, until_s=body.until_s, why=body.why, by=client)
         return json_response(state, status=HTTPStatus.ACCEPTED)
 
+    async def exempt(request: web.Request, client: str) -> web.Response:
+        key, body = key_of(request), await read_body(request, ExemptRequest)
+        state = pins.pin(key, power_limit_w=None, until_s=body.until_s, why=body.why, by=client)
+        return json_response(state, status=HTTPStatus.ACCEPTED)
+
     async def release(request: web.Request, client: str) -> web.Response:
         key, body = key_of(request), await read_body(request, ReleaseRequest)
         return json_response(pins.release(key, why=body.why, by=client))
@@ -97,6 +108,7 @@ def pin_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
         Route(name="showPin", path=f"{PATH}/pin", handle=show, authenticate=for_readers(authenticate)),
         Route(name="pin", method="POST", path=f"{PATH}/pin", handle=pin, authenticate=authenticate),
         Route(name="previewPin", method="POST", path=f"{PATH}/pin/preview", handle=preview, authenticate=authenticate),
+        Route(name="exempt", method="POST", path=f"{PATH}/exempt", handle=exempt, authenticate=authenticate),
         Route(name="release", method="POST", path=f"{PATH}/release", handle=release, authenticate=authenticate),
     )
     return [replace(route, limit=limit) for route in (*routes, *_gpu_routes(pins, authenticate))]

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from controller.config import HttpConfig
+from controller.http.goals import goal_routes
 from controller.http.health import Snapshot, health_routes
 from controller.http.index import index_route
 from controller.http.orders import to_problem
 from controller.http.pauses import pause_routes
 from controller.http.pins import pin_routes
-from controller.ports import Pauses, Pins
+from controller.ports import Goals, Pauses, Pins
 from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.http.server import HttpServer, Route
 from publishers.shared.http.write_access import WriteAccess
@@ -30,7 +31,7 @@ class NodeServer:
         config: where it listens, and the operator's file of tokens.
         node: the name of this node.
         snapshot: returns the controller at one moment; called for each request about its health.
-        pauses, pins: what may be asked of runs.
+        pauses, pins, goals: what may be asked of runs.
         own_token: the file of the controller's own token, which is made where it is missing.
     """
 
@@ -42,6 +43,7 @@ class NodeServer:
         snapshot: Callable[[], Snapshot],
         pauses: Pauses,
         pins: Pins,
+        goals: Goals,
         own_token: Path,
     ) -> None:
         self._config = config
@@ -49,6 +51,7 @@ class NodeServer:
         self._snapshot = snapshot
         self._pauses = pauses
         self._pins = pins
+        self._goals = goals
         self._own_token = own_token
 
     async def run(self) -> None:
@@ -71,6 +74,10 @@ class NodeServer:
             opening = partial(WriteAccess, self._own_token, configured, owner=OWNER)
             access = await DiskThread("gridchase tokens").run(opening)
         except OSError as error:
-            _LOGGER.error("no pauses and no pins over HTTP: %s: %s", self._own_token, error.strerror)
+            _LOGGER.error("no orders over HTTP: %s: %s", self._own_token, error.strerror)
             return []
-        return [*pause_routes(self._pauses, access.authenticate), *pin_routes(self._pins, access.authenticate)]
+        return [
+            *pause_routes(self._pauses, access.authenticate),
+            *pin_routes(self._pins, access.authenticate),
+            *goal_routes(self._goals, access.authenticate),
+        ]

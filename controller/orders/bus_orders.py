@@ -1,4 +1,4 @@
-"""Orders that operators send over the bus: to pin the limit of a run, or of a GPU, and to pause a run; and their ends.
+"""Orders that operators send over the bus: pins of runs and GPUs, pauses and goals of runs, and what ends each.
 
 Who may send one is the broker's to say: its rules let operators alone write `…/set`. So orders are heard only where
 the operator of the node has switched them on, on a broker that takes none from whoever has no password: that is looked
@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 from controller.errors import RequestRefusedError
 from controller.orders.open_door import OPEN_DOOR
 from controller.orders.pins import RunPins
-from controller.ports import Bus, Pauses, PauseState, PinOwner, PinState
+from controller.ports import Bus, Goals, GoalState, Pauses, PauseState, PinOwner, PinState
 from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
@@ -51,12 +51,17 @@ class Answer(NamedTuple):
     enforced_power_limit_w: float | None = None
 
 
-Subject = Literal["limit", "pause"]
+Subject = Literal["limit", "pause", "goal"]
 
 
 def subject_of(order: Order) -> Subject:
     """Return what an order is about: of two orders about the same the later one counts."""
-    return "pause" if order.action in {"pause", "resume"} else "limit"
+    match order.action:
+        case "pause" | "resume":
+            return "pause"
+        case "budget" | "deadline" | "reset":
+            return "goal"
+    return "limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class BusOrders:
     """Obeys the orders about the runs that this node leads, and about its GPUs.
 
     Args:
-        pins, pauses: those of the runs.
+        pins, pauses, goals: those of the runs.
         node: this node.
         bus: where orders come from.
         topics: the topics below the configured root.
@@ -84,6 +89,7 @@ class BusOrders:
         self,
         pins: RunPins,
         pauses: Pauses,
+        goals: Goals,
         *,
         node: str,
         bus: Bus,
@@ -94,6 +100,7 @@ class BusOrders:
     ) -> None:
         self._pins = pins
         self._pauses = pauses
+        self._goals = goals
         self._node = node
         self._bus = bus
         self._topics = topics
@@ -202,26 +209,44 @@ class BusOrders:
         Raises:
             RequestRefusedError: the run refuses it.
         """
-        if order.action == "release":
-            state = self._pins.release(owner, why=order.why, by=by)
-            self._answer(owner, order, "done", "released", state.ended_because)
+        if self._ends(owner, order, by=by):
             return
-        if order.action == "pin":
-            if order.power_limit_w is None or order.until_s is None:
-                raise RequestRefusedError("bad_order", "a pin needs power_limit_w and until_s")
-            self._pins.pin(owner, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
+        if subject_of(order) == "limit":
+            self._pin(owner, order, by=by)
         elif isinstance(owner, str):
-            raise RequestRefusedError("bad_order", "a run is paused, not a GPU: order it of the run")
+            raise RequestRefusedError("bad_order", "this is ordered of a run, not of a GPU")
         elif order.action == "pause":
             self._pauses.pause(owner, why=order.why, by=by, for_s=self._pause_s(order))
-        else:
+        elif order.action == "resume":
             self._pauses.resume(owner, why=order.why, by=by)
+        else:
+            terms = _terms_of(order)
+            self._goals.aim(owner, **terms, until_s=order.until_s, why=order.why, by=by)
         key = owner, subject_of(order)
         former = self._waiting.get(key)
         if former is not None:
             self._answer(owner, former.order, "failed", "replaced", f"{by} has ordered something else: {order.action}")
         self._waiting[key] = _Waiting(order, self._clock.monotonic_ns())
         self._is_waiting.set()
+
+    def _ends(self, owner: PinOwner, order: Order, *, by: str) -> bool:
+        """End a pin or a goal, and answer, if that is ordered."""
+        if order.action == "release":
+            because = self._pins.release(owner, why=order.why, by=by).ended_because
+            self._answer(owner, order, "done", "released", because)
+        elif order.action == "reset" and not isinstance(owner, str):
+            because = self._goals.reset(owner, why=order.why, by=by).ended_because
+            self._answer(owner, order, "done", "reset", because)
+        else:
+            return False
+        return True
+
+    def _pin(self, owner: PinOwner, order: Order, *, by: str) -> None:
+        is_exempt = order.action == "exempt"
+        if order.until_s is None or (order.power_limit_w is None) != is_exempt:
+            needs = "until_s alone" if is_exempt else "power_limit_w and until_s"
+            raise RequestRefusedError("bad_order", f"{order.action} needs {needs}")
+        self._pins.pin(owner, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
 
     def _pause_s(self, order: Order) -> float | None:
         """Return for how long a pause is ordered [s]; None: as long as the training allows.
@@ -240,16 +265,25 @@ class BusOrders:
         """Answer an order that has taken effect, or cannot, or has ended."""
         waiting = self._waiting[owner, subject]
         try:
-            if subject == "pause" and not isinstance(owner, str):
-                waited_s = (self._clock.monotonic_ns() - waiting.since_ns) / NS_PER_S
-                answer = answer_of_pause(waiting.order, self._pauses.state_of(owner), waited_s=waited_s)
-            else:
-                answer = answer_of(waiting.order, self._pins.state_of(owner))
+            answer = self._progress_of(owner, subject, waiting)
         except RequestRefusedError as refusal:
             answer = Answer("failed", refusal.reason, str(refusal))
         if answer is not None:
             self._answer(owner, waiting.order, *answer)
             del self._waiting[owner, subject]
+
+    def _progress_of(self, owner: PinOwner, subject: Subject, waiting: _Waiting) -> Answer | None:
+        """Return what to answer to an order now; None: nothing yet.
+
+        Raises:
+            RequestRefusedError: its run, or its GPU, has gone.
+        """
+        if subject == "limit" or isinstance(owner, str):
+            return answer_of(waiting.order, self._pins.state_of(owner))
+        if subject == "goal":
+            return answer_of_goal(waiting.order, self._goals.state_of(owner))
+        waited_s = (self._clock.monotonic_ns() - waiting.since_ns) / NS_PER_S
+        return answer_of_pause(waiting.order, self._pauses.state_of(owner), waited_s=waited_s)
 
     def _answer(
         self,
@@ -274,6 +308,8 @@ class BusOrders:
             enforced_power_limit_w=enforced_power_limit_w,
             until_s=order.until_s,
             for_s=order.for_s,
+            max_slowdown_ratio=order.max_slowdown_ratio,
+            deadline_s=order.deadline_s,
         )
         self._answered[owner, order.correlation] = result
         self._send(owner, result)
@@ -302,6 +338,37 @@ def answer_of(order: Order, state: PinState) -> Answer | None:
         case "failed":
             return Answer("failed", "not_in_force", state.detail or "it was not read back in time")
     return None
+
+
+def answer_of_goal(order: Order, state: GoalState) -> Answer | None:
+    """Return what to answer to an order to set a goal, by what is known of it; None: no plan follows it yet."""
+    wanted = order.max_slowdown_ratio, order.deadline_s, order.until_s, order.why
+    if state.state != "none" and wanted != (state.max_slowdown_ratio, state.deadline_s, state.until_s, state.why):
+        return Answer("failed", "replaced", f"{state.by} has set another goal")
+    match state.state:
+        case "none":
+            return Answer("failed", "ended", state.ended_because)
+        case "done":
+            limit_w = state.enforced_power_limit_w
+            return Answer("done", "planned", f"{limit_w or 0.0:g} W by its plan, read back", limit_w)
+        case "waiting":
+            return Answer("done", "waiting", state.detail)
+        case "failed":
+            return Answer("failed", "not_in_force", state.detail or "it was not read back in time")
+    return None
+
+
+def _terms_of(order: Order) -> dict[str, float | None]:
+    """Return what an order wants of a plan.
+
+    Raises:
+        RequestRefusedError: it does not say so, or says something else, too.
+    """
+    terms = {"max_slowdown_ratio": order.max_slowdown_ratio, "deadline_s": order.deadline_s}
+    needed = "max_slowdown_ratio" if order.action == "budget" else "deadline_s"
+    if [name for name, value in terms.items() if value is not None] != [needed]:
+        raise RequestRefusedError("bad_order", f"{order.action} needs {needed} alone")
+    return terms
 
 
 def answer_of_pause(order: Order, state: PauseState, *, waited_s: float) -> Answer | None:

@@ -16,7 +16,7 @@ from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.history.run_history import RunHistory
-from controller.ports import Bus, Gpu, Pin, PinSource, PowerLimiter, ProcessTable, SignalSource
+from controller.ports import Bus, Goal, GoalSource, Gpu, Pin, PinSource, PowerLimiter, ProcessTable, SignalSource
 from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
 from controller.runs.other_hosts import OtherHosts
@@ -77,9 +77,11 @@ class Router:
         tick_s: float,
         pause_wanted: asyncio.Event | None = None,
         pins: PinSource | None = None,
+        goals: GoalSource | None = None,
     ) -> None:
         self._pause_wanted = pause_wanted
         self._pins = pins
+        self._goals = goals
         self.runs: dict[RunKey, TrainingRun] = {}
         self.arbiter = ClaimArbiter(
             [each.limiter.gpu for each in workers.values()],
@@ -279,6 +281,7 @@ class Router:
             has_predecessor=key in self._ended,
             pause_wanted=self._pause_wanted,
             pin_of=partial(self._pin_of, key),
+            goal_of=partial(self._goal_of, key),
         )
         self.runs[key] = run
         self._tasks.create_task(self._attend(key, run), name=f"run[{key}]")
@@ -287,6 +290,9 @@ class Router:
 
     def _pin_of(self, key: RunKey) -> Pin | None:
         return None if self._pins is None else self._pins.pin_of(key)
+
+    def _goal_of(self, key: RunKey) -> Goal | None:
+        return None if self._goals is None else self._goals.goal_of(key)
 
     async def _attend(self, key: RunKey, run: TrainingRun) -> None:
         """Control a run, then retire it, and let its successor of the same name begin, where there is one."""
@@ -311,8 +317,9 @@ class Router:
         """Free the GPUs of a run that has ended; the claims that waited for them are considered soon."""
         for uuid in self.arbiter.release(ended.identity.key):
             self._workers[uuid].meter.job = None
-        if self._pins is not None:
-            self._pins.on_run_end(ended.identity.key)
+        for orders in (self._pins, self._goals):
+            if orders is not None:
+                orders.on_run_end(ended.identity.key)
 
     def _grant(self, key: RunKey, gpu: Gpu) -> None:
         """Give a run a GPU, unless it has it."""

@@ -10,6 +10,7 @@ Where a run has ranks on several nodes, the controller of the node of rank 0 lea
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from controller.accounting.checkpoint import RunCheckpoint, RunCheckpoints
 from controller.accounting.energy_account import EnergyAccount
@@ -28,7 +29,19 @@ from controller.control.run_leader import HELD_OUT, RunLeader
 from controller.control.run_record import RunRecord
 from controller.control.straggler_slack import StragglerSlack
 from controller.history.run_history import RunHistory
-from controller.ports import Blocked, Bus, EnergyMeter, Hold, Pin, PinPreview, PowerLimiter, SignalSource, Target
+from controller.ports import (
+    Blocked,
+    Bus,
+    EnergyMeter,
+    Goal,
+    GoalPreview,
+    Hold,
+    Pin,
+    PinPreview,
+    PowerLimiter,
+    SignalSource,
+    Target,
+)
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
 from controller.runtime.clock import Clock, Now, is_due, next_tick_s
@@ -66,6 +79,7 @@ class TrainingRun:
         has_predecessor: whether a run of this name has ended before.
         pause_wanted: set when the plan begins to want the run to wait.
         pin_of: returns the limit at which a person holds the run now; None: its plan decides.
+        goal_of: returns what a person wants of its plan now; None: the configured objective holds.
 
     Attributes:
         ranks: its training processes on this node.
@@ -95,9 +109,9 @@ class TrainingRun:
         has_predecessor: bool = False,
         pause_wanted: asyncio.Event | None = None,
         pin_of: Callable[[], Pin | None] = lambda: None,
+        goal_of: Callable[[], Goal | None] = lambda: None,
     ) -> None:
-        self._pause_wanted = pause_wanted or asyncio.Event()
-        self.identity = identity
+        self.identity, self._pause_wanted = identity, pause_wanted or asyncio.Event()
         self._checkpoints, former, self._has_left = checkpoints, checkpoints.load(identity), False
         name, ranks = str(identity.key), former.ranks if former else None
         was_pool = former is not None and former.is_pool
@@ -106,8 +120,7 @@ class TrainingRun:
         self.unproven: set[int] = set()
         self.is_flooding, self.planned_pause = False, ""
         self.ended: End | None = None
-        self._report_period_s = config.energy.period_s
-        self._clock, self._on_release = clock, on_release
+        self._clock, self._on_release, self._report_period_s = clock, on_release, config.energy.period_s
         self.gpus, self.other_nodes = GpuGroup(), OtherNodes()
         self._account = EnergyAccount(clock=clock, signal=signal)
         self._reporter = RunReporter(
@@ -129,6 +142,7 @@ class TrainingRun:
             books=books,
             notify=notify,
             pin_of=pin_of,
+            goal_of=goal_of,
         )
         self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter, books=books)
         self._control = self._role()
@@ -200,8 +214,8 @@ class TrainingRun:
         return self._control is self._leader
 
     @property
-    def pin_fault(self) -> tuple[str, str] | None:
-        """Return why its limit cannot be pinned from here, a stable code and a sentence; None where it can."""
+    def order_fault(self) -> tuple[str, str] | None:
+        """Return why its limit cannot be decided from here, a stable code and a sentence; None where it can."""
         if self._observe_mode is not None:
             return "observe_mode", "plan.observe: limits are planned, but never written"
         if self._leader.is_held_out:
@@ -231,6 +245,25 @@ class TrainingRun:
     def preview_pin(self, power_limit_w: float, duration_s: float) -> PinPreview:
         """Return what a pin at a limit [W] for some time [s] would do."""
         return self._leader.preview_pin(power_limit_w, duration_s, Now.of(self._clock))
+
+    @property
+    def goal(self) -> Goal | None:
+        """Return the goal by which its limit was last decided; None: the configured one."""
+        return self._leader.limits.goal
+
+    @property
+    def has_planned(self) -> bool:
+        """Return whether its curve is known, so that there is a plan."""
+        return self._leader.has_planned
+
+    def preview_goal(self, goal: Goal) -> GoalPreview:
+        """Return what its plan would do with another goal."""
+        requested, reason = self.gpus.requested, self.limit_reason
+        return replace(
+            self._leader.preview_goal(goal, Now.of(self._clock)),
+            power_limit_w=None if requested is None else requested.power_limit_w,
+            reason=None if reason is None else reason.reason,
+        )
 
     def on_status(self, number: int, status: RankStatus) -> bool:
         """Accept a rank's status; return whether it is of the process that owns this rank, and runs.

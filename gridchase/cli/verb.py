@@ -103,6 +103,9 @@ _VERBS: Final = (
         "hold all GPUs of a run on this node at one power limit until a time, whatever its plan says",
     ),
     _Entry("release", "controller.cli.orders.release", "end the pin of a run: its plan decides again"),
+    _Entry("exempt", "controller.cli.orders.exempt", "leave a run on this node at its prior limit until a time"),
+    _Entry("budget", "controller.cli.orders.budget", "change the time budget of a run on this node from now on"),
+    _Entry("deadline", "controller.cli.orders.deadline", "have a run on this node end by a time, at the least cost"),
     _Entry(
         "restore",
         "controller.cli.restore",

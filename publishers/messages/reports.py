@@ -367,16 +367,18 @@ class Command(Message, frozen=True, kw_only=True):
     for_s: Amount | None = None
 
 
-OrderAction = Literal["pin", "release", "pause", "resume"]
+OrderAction = Literal["pin", "exempt", "release", "pause", "resume", "budget", "deadline", "reset"]
 
 
 class Order(Message, frozen=True, kw_only=True):
     """What an operator orders of a run, or of a GPU and each run that has it.
 
     It is never retained, and obeyed within a minute of `time_s` or not at all. `pin` holds all GPUs of the run at
-    `power_limit_w` until `until_s`; `release` ends that. `pause` asks a run that is pausable to wait, for `for_s` or
-    until `until_s`; `resume` ends that. `by` is who orders it, as the sender says; who may send it is the broker's to
-    say. The answer carries the same `correlation`.
+    `power_limit_w` until `until_s`, `exempt` at its prior limit; `release` ends either. `pause` asks a run that is
+    pausable to wait, for `for_s` or until `until_s`; `resume` ends that. `budget` has its plan keep to
+    `max_slowdown_ratio` from now on, `deadline` to `deadline_s`, in place of the configured objective; `reset` ends
+    either. `by` is who orders it, as the sender says; who may send it is the broker's to say. The answer carries the
+    same `correlation`.
     """
 
     time_s: TimeS
@@ -387,6 +389,8 @@ class Order(Message, frozen=True, kw_only=True):
     power_limit_w: PowerW | None = None
     until_s: TimeS | None = None
     for_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    max_slowdown_ratio: Annotated[float, Meta(ge=1, le=10)] | None = None
+    deadline_s: TimeS | None = None
 
 
 class OrderResult(Message, frozen=True, kw_only=True):
@@ -410,6 +414,8 @@ class OrderResult(Message, frozen=True, kw_only=True):
     enforced_power_limit_w: PowerW | None = None
     until_s: TimeS | None = None
     for_s: Amount | None = None
+    max_slowdown_ratio: Ratio | None = None
+    deadline_s: TimeS | None = None
 
 
 HEARD: Final = "heard"

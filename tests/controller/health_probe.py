@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.config import HttpConfig
-from controller.errors import PinRefusedError
+from controller.errors import OrderRefusedError
 from controller.http.health import Snapshot
 from controller.ports import Pauses, Pins
 from publishers.messages.topics import RunKey
@@ -23,7 +23,7 @@ class HealthProbe:
     ) -> None:
         assert node
         assert pauses.runs() == {}
-        with pytest.raises(PinRefusedError):
+        with pytest.raises(OrderRefusedError):
             pins.state_of(RunKey("ada", "bert", "r1"))
         assert own_token.name == "http.token"
         type(self).snapshot = staticmethod(snapshot)

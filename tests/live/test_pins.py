@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paho.mqtt import publish
@@ -109,6 +110,48 @@ def test_a_pin_is_said_before_done_when_read_back_kept_over_a_kill_and_released(
     assert node.limit_w == PRIOR_W
     assert "pinned to 165 W by the operator of this node until" in node.log()
     assert "the operator of this node ends it: it is cold" in node.log()
+
+
+def test_a_budget_is_said_before_done_when_read_back_kept_over_a_kill_and_reset(node: LiveNode) -> None:
+    options = {"http__port": str(free_port()), "plan__max_slowdown": "1.01"}
+
+    def ask(verb: str, *arguments: str) -> tuple[int, str]:
+        done = node.call(verb, "--job", "resnet50", "--why", "it is hot", *arguments, **options)
+        return done.returncode, done.stdout + done.stderr
+
+    def schedule() -> dict[str, Any]:
+        return node.watcher.last("r1/schedule") or {}
+
+    controller = node.controller(**options)
+    node.training(300.0)
+    wait_for(node, lambda: schedule().get("max_slowdown_ratio") == 1.01)
+    code, said = ask("budget", "--max-slowdown", "1.3", "--dry-run")
+    assert (code, said.startswith(f"{RUN}: with a time budget of 30 % from now on its limit ")) == (0, True), said
+    code, said = ask("budget", "--max-slowdown", "1.3", "--until", "+2h")
+    _, asked, done = said.splitlines()
+    assert (code, asked) == (0, f"{RUN}: asked for"), said
+    assert done.startswith(f"{RUN}: done: planned so, and "), said
+    wait_for(node, lambda: schedule().get("max_slowdown_ratio") == 1.3)
+    ended(controller, signal.SIGKILL)
+    controller = node.controller(**options)
+    wait_for(node, lambda: node.log().count("health, metrics and orders: served") == 2)
+    assert "until 20" in node.log().partition("a time budget of 30 % by the operator of this node ")[2][:10]
+    wait_for(node, lambda: schedule().get("max_slowdown_ratio") == 1.3)
+    code, said = ask("exempt", "--until", "+1h")
+    assert (code, said.splitlines()[-1]) == (0, f"{RUN}: done: 1 GPU at 280 W, read back"), said
+    assert node.limit_w == PRIOR_W
+    code, said = ask("deadline", "--at", "+8h", "--json")
+    answer = json.loads(said)
+    assert (code, answer["state"], answer["max_slowdown_ratio"]) == (0, "waiting", None), said
+    assert answer["detail"].startswith("exempt, at its prior limit, by the operator of this node until 20")
+    assert ask("release")[0] == 0
+    wait_for(node, lambda: schedule().get("objective") == "deadline")
+    assert ask("deadline", "--reset") == (0, f"{RUN}: reset: the configured objective holds again\n")
+    wait_for(node, lambda: schedule().get("max_slowdown_ratio") == 1.01)
+    code, said = ask("deadline", "--at", "2020-01-01T00:00")
+    assert (code, "deadline_s = 1577836800 has passed" in said) == (1, True), said
+    assert ended(controller, signal.SIGTERM) == 0
+    assert node.limit_w == PRIOR_W
 
 
 def test_an_order_over_the_bus_is_answered_when_read_back_and_no_retained_one(

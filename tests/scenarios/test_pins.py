@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.orders.pins import FILE, content_of
+from controller.orders.standing import content_of
 from controller.ports import Pin
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
@@ -21,7 +21,7 @@ def pin(state_dir: Path, power_limit_w: float = PIN_W, *, until_s: float = UNTIL
     """Leave a pin as a former controller does that was stopped while it was in force."""
     one = Pin(power_limit_w=power_limit_w, set_at_s=MIDNIGHT_S, until_s=until_s, why="the room is hot", by="ada")
     state_dir.mkdir(parents=True, exist_ok=True)
-    (state_dir / FILE).write_bytes(content_of({KEY: one}))
+    (state_dir / "pins.json").write_bytes(content_of("pins", {KEY: one}))
 
 
 def limits_between_w(gpu: FakeGpu, begin_s: float, end_s: float) -> set[float]:

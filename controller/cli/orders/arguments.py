@@ -4,13 +4,16 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from controller.cli.configuration import add_configuration
 from controller.cli.orders.client import OrderClient, RunState
-from controller.errors import ControllerError
+from controller.errors import ConfigError, ControllerError
 from controller.ports import PinOwner
+from controller.runtime.machine_zone import MachineZone
+from controller.runtime.typed_time import time_s
 from gridchase.cli.verb import utf8_text
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable
@@ -80,6 +83,23 @@ def wait_for(
         time.sleep(POLL_S)
         seen = read(seen.key)
     return seen
+
+
+def read_time_s(option: str, text: str) -> float:
+    """Return a time [Unix s] as a person writes it.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return time_s(text, now_s=time.time(), zone=MachineZone())
+    except (ValueError, OverflowError) as error:
+        raise ConfigError([f"{option} {text!r}: must be 18:00, +2h30m, or 2026-11-29T18:00: {error}"]) from error
+
+
+def local_time(moment_s: float) -> str:
+    """Return a time [Unix s] in the zone of the machine."""
+    return f"{datetime.fromtimestamp(moment_s, UTC).astimezone(MachineZone()):%Y-%m-%d %H:%M %Z}"
 
 
 def print_state(seen: RunState, sentence: str, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ class RefusedError(ControllerError):
 
 
 class RunState(NamedTuple):
-    """What the controller knows of a run's pauses, or of its pin: see `PauseState` and `PinState`."""
+    """What the controller knows of a run's pauses, pin or goal: see `PauseState`, `PinState` and `GoalState`."""
 
     key: PinOwner
     fields: dict[str, Any]
@@ -35,7 +35,7 @@ class RunState(NamedTuple):
 
     @property
     def state(self) -> str:
-        """Return `running`, `asked` or `paused`; of a pin `none`, `asked`, `done` or `failed`."""
+        """Return `running`, `asked` or `paused`; of a pin or goal `none`, `asked`, `waiting`, `done` or `failed`."""
         return str(self.fields.get("state", ""))
 
 
@@ -83,11 +83,13 @@ class OrderClient:
         body = ids | {"power_limit_w": power_limit_w, "until_s": until_s}
         return RunState(owner, self._ask("POST", f"{path}/pin/preview", body))
 
-    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str) -> RunState:
-        """Ask for a pin."""
+    def pin(self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, why: str) -> RunState:
+        """Ask for a pin; None: at the prior limit."""
         path, ids = _place(owner)
-        body = ids | {"power_limit_w": power_limit_w, "until_s": until_s, "why": why}
-        return RunState(owner, self._ask("POST", f"{path}/pin", body))
+        body = ids | {"until_s": until_s, "why": why}
+        if power_limit_w is None:
+            return RunState(owner, self._ask("POST", f"{path}/exempt", body))
+        return RunState(owner, self._ask("POST", f"{path}/pin", body | {"power_limit_w": power_limit_w}))
 
     def release(self, owner: PinOwner, *, why: str) -> RunState:
         """End a pin."""
@@ -100,6 +102,22 @@ class OrderClient:
             return RunState(owner, self._ask("GET", f"{_path(owner)}/pin"))
         pinned = (each for each in self._ask("GET", "/v1/gpus/pins") if each["gpu_uuid"] == owner)
         return RunState(owner, next(pinned, {"state": "none"}))
+
+    def preview_goal(self, key: RunKey, **terms: float | None) -> RunState:
+        """Return what a goal would do: see `GoalPreview`."""
+        return RunState(key, self._ask("POST", f"{_path(key)}/goal/preview", terms))
+
+    def aim(self, key: RunKey, *, why: str, **terms: float | None) -> RunState:
+        """Set a goal."""
+        return RunState(key, self._ask("POST", f"{_path(key)}/goal", terms | {"why": why}))
+
+    def reset_goal(self, key: RunKey, *, why: str) -> RunState:
+        """End a goal."""
+        return RunState(key, self._ask("POST", f"{_path(key)}/goal/reset", {"why": why}))
+
+    def goal_of(self, key: RunKey) -> RunState:
+        """Return how a goal stands."""
+        return RunState(key, self._ask("GET", f"{_path(key)}/goal"))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 — JSON
         """Return the answer to a request.

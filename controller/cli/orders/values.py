@@ -1,10 +1,12 @@
-"""Limits as people write them: `205W`, `0.2kW`."""
+"""Limits and factors as people write them: `205W`, `0.2kW`; `1.08`."""
 
 import argparse
 import math
 import re
 from typing import Final
 
+MAX_SLOWDOWN_RATIO: Final = 10.0
+"""As in the configuration."""
 _POWER: Final = re.compile(r"(\d+(?:\.\d+)?) ?(W|kW|)\Z")
 
 
@@ -21,3 +23,21 @@ def power_w(text: str) -> float:
     if found is None or not 0 < float(found[1]) < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a power above 0, as 205W or 0.2kW")
     return float(found[1]) * (1_000.0 if found[2] == "kW" else 1.0)
+
+
+def slowdown_ratio(text: str) -> float:
+    """Return how many times as long as at full speed a run may take.
+
+    >>> slowdown_ratio("1.08")
+    1.08
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = math.nan
+    if not 1 <= ratio <= MAX_SLOWDOWN_RATIO:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a factor from 1 (never slower) to 10, as 1.08")
+    return ratio

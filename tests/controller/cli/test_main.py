@@ -35,7 +35,7 @@ from publishers.mqtt.embedded_broker import BrokerError
 from tests.fakes import FakeBackend, FakeGpu
 
 VERBS = ("demo", "up", "controller", "policy", "web", "report", "broker", "check", "restore")
-ORDERS = ("pause", "resume", "pin", "release")
+ORDERS = ("pause", "resume", "pin", "release", "exempt", "budget", "deadline")
 GPU_ERRORS = (GpuPermissionError, GpuNotSupportedError, GpuLimitError, GpuLostError, GpuSuspectError)
 CODES = [
     (ConfigError(["plan.eta = 7: must be a number at most 1", "plan.eat: there is no such key"]), 2),

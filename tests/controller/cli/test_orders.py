@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.cli.main import main
-from controller.cli.orders.values import power_w
+from controller.cli.orders.values import power_w, slowdown_ratio
 from controller.runtime.typed_time import time_s
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -83,3 +83,37 @@ def test_a_pin_needs_limit_time_and_reason(arguments: list[str], said: str, caps
 def test_a_time_that_cannot_be_read_is_the_arguments_fault(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["pin", "--job", "resnet50", "--limit", "205W", "--until", "soon", "--why", "x"])
     assert (code, "--until 'soon': must be 18:00, +2h30m, or" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(("text", "ratio"), [("1", 1.0), ("1.08", 1.08), ("10", 10.0)])
+def test_a_slowdown_is_a_factor(text: str, ratio: float) -> None:
+    assert slowdown_ratio(text) == ratio
+
+
+@pytest.mark.parametrize("text", ["", "0.99", "8%", "nan", "inf", "-1", "10.1"])
+def test_what_is_no_slowdown_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a factor from 1"):
+        slowdown_ratio(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("budget", "--job", "j", "--why", "x"), "one of the arguments --reset --max-slowdown is required"),
+        (("budget", "--job", "j", "--max-slowdown", "1.08"), "required: --why"),
+        (("budget", "--job", "j", "--why", "x", "--max-slowdown", "0.5"), "must be a factor from 1"),
+        (("budget", "--job", "j", "--why", "x", "--max-slowdown", "2", "--until", "soon"), "--until 'soon': must be"),
+        (("deadline", "--job", "j", "--why", "x"), "one of the arguments --reset --at is required"),
+        (("deadline", "--job", "j", "--why", "x", "--at", "25:00"), "--at '25:00': must be"),
+        (("exempt", "--job", "j", "--why", "x"), "required: --until"),
+    ],
+)
+def test_wrong_arguments_of_goals_end_with_2(
+    arguments: tuple[str, ...], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    assert fault in capsys.readouterr().err

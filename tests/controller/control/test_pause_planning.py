@@ -105,7 +105,7 @@ async def test_processes_that_share_a_gpu_are_planned_without_pauses(tmp_path: P
         for k in range(n):
             await workers.begin(k, pausable=True, max_pause_s=2 * HOUR_S)
         leader = workers.bench.training_run(run="w0")._leader
-        leader._has_deadline = leader._may_pause = True
+        leader._may_pause = True
         begin(leader.limits, known=FULL)
         slack = leader._slack(Provenance(source="test"), Now(MIDNIGHT_S, 0))
         assert slack is not None

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from controller.http.goals import GoalPreviewRequest, GoalRequest, goal_routes
 from controller.http.health import Liveness, Readiness, health_routes
 from controller.http.openapi import OPERATIONS, document
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest, pause_routes
 from controller.http.pins import (
+    ExemptRequest,
     GpuPin,
     GpuPinPreviewRequest,
     GpuPinRequest,
@@ -23,8 +25,8 @@ from controller.http.pins import (
     ReleaseRequest,
     pin_routes,
 )
-from controller.ports import PinPreview, PinState
-from tests.controller.http.test_server import KEY, PINNED, RUNNING, WELL, FakePauses, FakePins
+from controller.ports import GoalPreview, GoalState, PinPreview, PinState
+from tests.controller.http.test_server import AIMED, KEY, PINNED, RUNNING, WELL, FakeGoals, FakePauses, FakePins
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT: dict[str, Any] = msgspec.json.decode(document())
@@ -57,7 +59,7 @@ def test_the_committed_document_is_that_of_the_code() -> None:
 
 
 def test_each_route_is_described_as_it_is_served() -> None:
-    orders = [*pause_routes(FakePauses(), refuse), *pin_routes(FakePins(), refuse)]
+    orders = [*pause_routes(FakePauses(), refuse), *pin_routes(FakePins(), refuse), *goal_routes(FakeGoals(), refuse)]
     routes = [*health_routes(lambda: WELL), *orders]
     described = {name: (method, path, "security" in one) for name, (method, path, one) in operations().items()}
     assert described == {route.name: (route.method, route.path, route.authenticate is not None) for route in routes}
@@ -75,11 +77,16 @@ def test_each_route_is_described_as_it_is_served() -> None:
         ("showPin", PINNED),
         ("pin", PINNED),
         ("previewPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
+        ("exempt", PINNED),
         ("release", PinState(state="none")),
         ("listGpuPins", [GpuPin(**asdict(PINNED), gpu_uuid="GPU-1")]),
         ("pinGpu", PINNED),
         ("previewGpuPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
         ("releaseGpu", PinState(state="none")),
+        ("showGoal", AIMED),
+        ("setGoal", AIMED),
+        ("previewGoal", GoalPreview(planned_power_limit_w=205.0)),
+        ("resetGoal", GoalState(state="none")),
     ],
 )
 def test_an_answer_obeys_its_schema(name: str, answer: object) -> None:
@@ -97,10 +104,14 @@ def test_an_answer_obeys_its_schema(name: str, answer: object) -> None:
         ("resume", ResumeRequest()),
         ("pin", PinRequest(power_limit_w=205.0, until_s=1.7e9, why="a demo")),
         ("previewPin", PinPreviewRequest(power_limit_w=205.0, until_s=1.7e9)),
+        ("exempt", ExemptRequest(until_s=1.7e9, why="a demo")),
         ("release", ReleaseRequest()),
         ("pinGpu", GpuPinRequest(gpu_uuid="GPU-1", power_limit_w=205.0, until_s=1.7e9, why="a demo")),
         ("previewGpuPin", GpuPinPreviewRequest(gpu_uuid="GPU-1", power_limit_w=205.0, until_s=1.7e9)),
         ("releaseGpu", GpuReleaseRequest(gpu_uuid="GPU-1")),
+        ("setGoal", GoalRequest(max_slowdown_ratio=1.08, until_s=1.7e9, why="a demo")),
+        ("previewGoal", GoalPreviewRequest(deadline_s=1.7e9)),
+        ("resetGoal", ReleaseRequest()),
     ],
 )
 def test_a_body_obeys_its_schema(name: str, body: object) -> None:

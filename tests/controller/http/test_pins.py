@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.errors import PinRefusedError
+from controller.errors import OrderRefusedError
 from publishers.shared.http import own_token
 from tests.controller.http.test_server import GPU, RUN, Server, post
 
@@ -94,7 +94,7 @@ async def test_a_request_that_is_wrong_is_refused(leaf: str, body: object, statu
 )
 async def test_why_a_run_cannot_be_pinned_is_the_answer(reason: str, status: int) -> None:
     server = Server()
-    server.pins.error = PinRefusedError(reason, "because")
+    server.pins.error = OrderRefusedError(reason, "because")
     async with server.serving() as client:
         answer = await post(client, f"{RUN}/pin", PIN, token=own_token.read_token(server.own_token))
     assert (answer[0], answer[1]["reason"], answer[1]["detail"]) == (status, reason, "because")

@@ -15,10 +15,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.config import HttpConfig
-from controller.errors import PauseRefusedError, PinRefusedError
+from controller.errors import OrderRefusedError, PauseRefusedError
 from controller.http.health import GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
-from controller.ports import Hold, LimitState, PauseState, PinOwner, PinPreview, PinState, Sample
+from controller.ports import (
+    GoalPreview,
+    GoalState,
+    Hold,
+    LimitState,
+    PauseState,
+    PinOwner,
+    PinPreview,
+    PinState,
+    Sample,
+)
 from publishers.messages.topics import RunKey
 from publishers.shared.http import own_token
 from tests.live.conftest import TIMEOUT_S, eventually
@@ -101,13 +111,13 @@ class FakePins:
 
     def __init__(self) -> None:
         self.state = PinState(state="none")
-        self.error: PinRefusedError | None = None
-        self.asked: list[tuple[float, float, str, str]] = []
+        self.error: OrderRefusedError | None = None
+        self.asked: list[tuple[float | None, float, str, str]] = []
 
     def gpu_pins(self) -> dict[str, PinState]:
         return {GPU: PINNED}
 
-    def pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float, why: str, by: str) -> PinState:
+    def pin(self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, why: str, by: str) -> PinState:
         self.state_of(owner)
         self.asked.append((power_limit_w, until_s, why, by))
         self.state = replace(PINNED, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by)
@@ -127,7 +137,39 @@ class FakePins:
         if self.error is not None:
             raise self.error
         if owner not in {KEY, GPU}:
-            raise PinRefusedError("unknown_run", f"{owner}: no such run trains on this node now")
+            raise OrderRefusedError("unknown_run", f"{owner}: no such run trains on this node now")
+        return self.state
+
+
+AIMED = GoalState(state="asked", max_slowdown_ratio=1.08, set_at_s=1.0, why="tea", by="ada")
+
+
+class FakeGoals:
+    """The goal of one run."""
+
+    def __init__(self) -> None:
+        self.state = GoalState(state="none")
+        self.asked: list[dict[str, object]] = []
+
+    def aim(self, key: RunKey, *, why: str, by: str, **terms: float | None) -> GoalState:
+        self.state_of(key)
+        self.asked.append({"why": why, "by": by} | {name: value for name, value in terms.items() if value is not None})
+        self.state = replace(AIMED, why=why, by=by)
+        return self.state
+
+    def preview(self, key: RunKey, **terms: float | None) -> GoalPreview:
+        self.state_of(key)
+        assert terms.keys() == {"max_slowdown_ratio", "deadline_s", "until_s"}
+        return GoalPreview(power_limit_w=240.0, planned_power_limit_w=205.0, speed_ratio=0.93, sentence="with a …")
+
+    def reset(self, key: RunKey, *, why: str, by: str) -> GoalState:
+        self.state_of(key)
+        self.state = GoalState(state="none", ended_because=f"{by}: {why}")
+        return self.state
+
+    def state_of(self, key: RunKey) -> GoalState:
+        if key != KEY:
+            raise OrderRefusedError("unknown_run", f"{key}: no such run trains on this node now")
         return self.state
 
 
@@ -140,6 +182,7 @@ class Server:
         self.snapshot = snapshot
         self.pauses = FakePauses()
         self.pins = FakePins()
+        self.goals = FakeGoals()
         self.token_file = ""
 
     @asynccontextmanager
@@ -163,6 +206,7 @@ class Server:
             snapshot=lambda: self.snapshot,
             pauses=self.pauses,
             pins=self.pins,
+            goals=self.goals,
             own_token=self.own_token,
         )
 

@@ -21,19 +21,19 @@ from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Order, OrderResult
 from publishers.messages.topics import RunKey
 from tests.controller.messages import BOOT_ID, rank_status
+from tests.controller.orders.test_goals import GoalBench
 from tests.controller.orders.test_pauses import PAUSABLE
-from tests.controller.orders.test_pins import PinBench
 from tests.controller.runs.router_bench import NODE, TOPICS, limit_state
 from tests.fakes import KEY
 
 SET = TOPICS.run(KEY, "set")
 
 
-class OrderBench(PinBench):
-    """A router, its pins, and what hears orders."""
+class OrderBench(GoalBench):
+    """A router, its pins and goals, and what hears orders."""
 
-    def __init__(self, state_dir: Path) -> None:
-        super().__init__(state_dir)
+    def __init__(self, state_dir: Path, *, knows_curve: bool = False) -> None:
+        super().__init__(state_dir, knows_curve=knows_curve)
         self.door: list[bool | None] = [False]
         """What probes of the broker find, one after the other."""
         self.pauses = RunPauses(
@@ -42,6 +42,7 @@ class OrderBench(PinBench):
         self.orders = BusOrders(
             self.pins,
             self.pauses,
+            self.goals,
             node=NODE,
             bus=self.bus,
             topics=TOPICS,
@@ -195,6 +196,8 @@ async def test_what_is_not_obeyed_is_refused_with_its_reason(
         {"for_s": 0.0},
         {"for_s": float("nan")},
         {"for_s": 1e9},
+        {"max_slowdown_ratio": 0.5},
+        {"deadline_s": 1e300},
         {"why": 121 * "x"},
         {"why": ["x"]},
     ],
@@ -295,6 +298,59 @@ async def test_no_pause_of_a_run_that_cannot_wait_nor_of_a_gpu(tmp_path: Path) -
         bench.bus.publish(TOPICS.gpu(NODE, "GPU-fake-0", "set"), encode(order), qos=1)
         (payload,) = bench.bus.payloads(TOPICS.gpu(NODE, "GPU-fake-0", "set/result"))
         assert decode(payload, OrderResult).reason == "bad_order"
+
+
+async def test_a_goal_is_done_when_its_plan_was_read_back_and_reset_at_once(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path, knows_curve=True)
+    async with bench.hearing():
+        bench.order(action="budget", power_limit_w=None, max_slowdown_ratio=1.2)
+        await bench.train(2)
+        assert bench.results() == [], "it is not read back yet"
+        bench.write()
+        await bench.train(2)
+        (result,) = bench.results()
+        limit_w = bench.limiters[0].targets[-1].power_limit_w
+        assert (result.state, result.reason, result.max_slowdown_ratio) == ("done", "planned", 1.2)
+        assert result.enforced_power_limit_w == limit_w < 280.0
+        deadline_s = bench.clock.now_s() + 7_200.0
+        bench.order(action="deadline", correlation="o-2", power_limit_w=None, until_s=None, deadline_s=deadline_s)
+        assert bench.goal().deadline_s == deadline_s
+        bench.order(action="reset", correlation="o-3", power_limit_w=None, until_s=None)
+        assert bench.reasons()[1:] == [("done", "reset")]
+        await bench.train(2)
+        assert bench.reasons()[2:] == [("failed", "ended")], "what was not read back before"
+
+
+async def test_an_exemption_is_ordered_without_a_limit_and_ends_by_release(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order(action="exempt", power_limit_w=None)
+        await bench.train(1)
+        bench.write()
+        await bench.train(2)
+        (result,) = bench.results()
+        assert (result.state, result.power_limit_w, result.enforced_power_limit_w) == ("done", None, 280.0)
+        bench.order(action="release", correlation="o-2")
+        assert bench.state().state == "none"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"action": "exempt"},
+        {"action": "exempt", "power_limit_w": None, "until_s": None},
+        {"action": "budget"},
+        {"action": "budget", "deadline_s": 2e9},
+        {"action": "deadline", "max_slowdown_ratio": 1.1},
+        {"action": "deadline", "max_slowdown_ratio": 1.1, "deadline_s": 2e9},
+    ],
+)
+async def test_an_order_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order(**changes)
+        assert bench.reasons() == [("refused", "bad_order")]
+        assert (bench.state().state, bench.goal().state) == ("none", "none")
 
 
 async def test_a_flood_is_dropped_and_an_order_a_minute_later_is_heard(

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from controller.errors import PinRefusedError
-from controller.orders.pins import ABSENT_S, FILE, READ_BACK_S, RunPins, content_of
+from controller.errors import OrderRefusedError
+from controller.orders.pins import RunPins
+from controller.orders.standing import ABSENT_S, READ_BACK_S, content_of
 from controller.ports import MAX_PIN_S, Hold, Pin, PinPreview, PinState, sentence_of
 from publishers.messages.topics import RunKey
 from tests.controller.messages import iterations, rank_status
@@ -153,7 +154,7 @@ async def test_it_ends_with_its_run_and_the_next_run_of_that_name_has_none(tmp_p
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(0)
         assert bench.pins.pin_of(KEY) is None
-        with pytest.raises(PinRefusedError, match="no such run trains"):
+        with pytest.raises(OrderRefusedError, match="no such run trains"):
             bench.state()
         bench.say("status", rank_status(pid=4_711, started_at_s=MIDNIGHT_S + 100))
         await asyncio.sleep(10)
@@ -170,7 +171,7 @@ async def test_it_goes_on_after_a_restart_until_its_time(tmp_path: Path) -> None
         assert (after.state().by, after.state().why) == ("ada", WHY)
         await after.train(100)
         assert after.state().state == "none"
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / "pins.json").exists()
 
 
 async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tmp_path: Path) -> None:
@@ -202,12 +203,14 @@ async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tm
         assert pin.power_limit_w == 205.0
         assert set(bench.pins.gpu_pins()) == {"GPU-1"}
         assert bench.pins.release("GPU-1", why="cool", by="bob").state == "none"
-        with pytest.raises(PinRefusedError, match="this node has no such GPU"):
+        with pytest.raises(OrderRefusedError, match="this node has no such GPU"):
             bench.pins.pin("GPU-9", **order, why=WHY, by="ada")
 
 
 async def test_a_pin_for_a_gpu_outlasts_a_restart_and_waits_for_a_run(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(content_of({"GPU-fake-0": replace(PIN, until_s=MIDNIGHT_S + 10 * ABSENT_S)}))
+    (tmp_path / "pins.json").write_bytes(
+        content_of("pins", {"GPU-fake-0": replace(PIN, until_s=MIDNIGHT_S + 10 * ABSENT_S)})
+    )
     bench = PinBench(tmp_path)
     with bench.pins:
         async with asyncio.TaskGroup() as tasks:
@@ -224,7 +227,7 @@ async def test_no_gpu_is_pinned_where_limits_are_only_observed(tmp_path: Path) -
     bench = PinBench(tmp_path)
     observing = RunPins(tmp_path, clock=bench.clock, observes=True)
     observing.gpus = bench.workers
-    with pytest.raises(PinRefusedError, match="never written"):
+    with pytest.raises(OrderRefusedError, match="never written"):
         observing.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
 
 
@@ -265,7 +268,7 @@ def file_of(**changes: Any) -> bytes:  # noqa: ANN401 — the record checks them
         "why": WHY,
         "by": "ada",
     }
-    return content_of({KEY: Pin(**fields | changes)})
+    return content_of("pins", {KEY: Pin(**fields | changes)})
 
 
 @pytest.mark.parametrize(
@@ -284,15 +287,15 @@ def file_of(**changes: Any) -> bytes:  # noqa: ANN401 — the record checks them
 async def test_a_damaged_file_is_told_and_pins_nothing(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / "pins.json").write_bytes(content)
     bench = PinBench(tmp_path)
     with bench.pins:
         assert bench.pins.pin_of(KEY) is None
-    assert "ignoring unreadable pins; no limit is pinned" in caplog.text
+    assert "ignoring unreadable pins; none is in force" in caplog.text
 
 
 async def test_a_file_that_is_whole_pins(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(file_of())
+    (tmp_path / "pins.json").write_bytes(file_of())
     bench = PinBench(tmp_path)
     with bench.pins:
         assert bench.pins.pin_of(KEY) is not None
@@ -332,7 +335,7 @@ async def test_a_clock_that_is_set_back_makes_no_pin_longer_and_one_set_ahead_en
 async def test_what_is_wrong_in_itself_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     bench = PinBench(tmp_path)
     async with bench.training():
-        with pytest.raises(PinRefusedError) as refusal:
+        with pytest.raises(OrderRefusedError) as refusal:
             bench.pin(**changes)
         assert refusal.value.reason == reason
         assert bench.state().state == "none"
@@ -344,7 +347,7 @@ async def test_a_run_that_is_not_here_or_holds_no_gpu_is_refused(tmp_path: Path)
         await bench.say_and_settle("status", rank_status(run="run-2", pid=77), run="run-2")
         for run, reason in (("run-9", "unknown_run"), ("run-2", "claim_unproven")):
             key = RunKey(KEY.user, KEY.job, run)
-            with pytest.raises(PinRefusedError) as refusal:
+            with pytest.raises(OrderRefusedError) as refusal:
                 bench.pins.pin(key, power_limit_w=205.0, until_s=bench.clock.now_s() + 60, why=WHY, by="ada")
             assert refusal.value.reason == reason
 
@@ -354,7 +357,7 @@ async def test_a_gpu_that_is_not_ours_is_refused_with_its_reason(tmp_path: Path,
     bench = PinBench(tmp_path)
     async with bench.training():
         bench.limiters[0].state = replace(limit_state(hold), reason="no_permission", detail="it may not be set")
-        with pytest.raises(PinRefusedError, match="it may not be set") as refusal:
+        with pytest.raises(OrderRefusedError, match="it may not be set") as refusal:
             bench.pin()
         assert refusal.value.reason == "no_permission"
 
@@ -381,7 +384,7 @@ async def test_a_preview_changes_nothing_and_says_what_is_known(tmp_path: Path) 
         assert (seen.power_limit_w, seen.n_gpus, seen.speed_ratio) == (280.0, 1, None)
         assert seen.sentence.endswith("is not known yet")
         assert bench.state().state == "none"
-        with pytest.raises(PinRefusedError, match="has passed"):
+        with pytest.raises(OrderRefusedError, match="has passed"):
             bench.pins.preview(KEY, power_limit_w=205.0, until_s=bench.clock.now_s() - 60)
 
 

@@ -334,4 +334,40 @@ NAMED: list[tuple[Message, bytes]] = [
             b'"for_s":120.0}'
         ),
     ),
+    (
+        Order(
+            time_s=1.7e9,
+            action="budget",
+            correlation="o-3",
+            by="ada",
+            why="it is hot",
+            until_s=1.7e9 + 7_200,
+            max_slowdown_ratio=1.08,
+        ),
+        (
+            b'{"time_s":1700000000.0,"action":"budget","correlation":"o-3","by":"ada","why":"it is hot",'
+            b'"until_s":1700007200.0,"max_slowdown_ratio":1.08}'
+        ),
+    ),
+    (
+        OrderResult(
+            time_s=1.7e9,
+            user="ada",
+            job="bert",
+            run="r1",
+            node="node-a",
+            action="deadline",
+            correlation="o-4",
+            state="done",
+            reason="planned",
+            detail="205 W by its plan, read back",
+            enforced_power_limit_w=205.0,
+            deadline_s=1.7e9 + 7_200,
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada","job":"bert","run":"r1","node":"node-a","action":"deadline",'
+            b'"correlation":"o-4","state":"done","reason":"planned","detail":"205 W by its plan, read back",'
+            b'"enforced_power_limit_w":205.0,"deadline_s":1700007200.0}'
+        ),
+    ),
 ]

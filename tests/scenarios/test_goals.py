@@ -1,0 +1,55 @@
+"""A run whose time budget a person has set: the plan follows it, over a restart, and the configured one after it."""
+
+from pathlib import Path
+
+from controller.orders.standing import content_of
+from controller.ports import Goal
+from tests.fakes import KEY, MIDNIGHT_S
+from tests.scenarios.site import HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
+
+UNTIL_S = MIDNIGHT_S + 3 * HOUR_S
+
+
+def aim(state_dir: Path, max_slowdown_ratio: float) -> None:
+    """Leave a goal as a former controller does that was stopped while it was in force."""
+    goal = Goal(max_slowdown_ratio=max_slowdown_ratio, set_at_s=MIDNIGHT_S, until_s=UNTIL_S, why="it is hot", by="ada")
+    state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / "goals.json").write_bytes(content_of("goals", {KEY: goal}))
+
+
+async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], "plan.max_slowdown=1.0")
+    async with site.controlled():
+        training = Training(site, total_iterations=100_000)
+        await training.train(HOUR_S / 2)
+        schedule = site.schedules()[-1]
+        assert (gpu.requested_power_limit_w, schedule and schedule.max_slowdown_ratio) == (PRIOR_W, 1.0)
+    aim(tmp_path, 1.1)
+    starts_s, n_before = site.clock.now_s(), training.n_iterations
+    for _ in range(2):
+        site = Site(tmp_path, [gpu], "plan.max_slowdown=1.0")
+        training.moves_to(site)
+        async with site.controlled():
+            await training.train(HOUR_S)
+            schedule = site.schedules()[-1]
+            assert (schedule and schedule.objective, schedule and schedule.max_slowdown_ratio) == ("slowdown", 1.1)
+    elapsed_s = site.clock.now_s() - starts_s
+    speed_ratio = (training.n_iterations - n_before) / elapsed_s / rate_per_s(PRIOR_W)
+    assert 1.06 < 1 / speed_ratio <= 1.1, "the half hour before it is not spent, too"
+    site = Site(tmp_path, [gpu], "plan.max_slowdown=1.0")
+    training.moves_to(site)
+    async with site.controlled():
+        await training.train(HOUR_S)
+        schedule = site.schedules()[-1]
+        assert (gpu.requested_power_limit_w, schedule and schedule.max_slowdown_ratio) == (PRIOR_W, 1.0)
+    assert not (tmp_path / "goals.json").exists()
+
+
+async def test_where_limits_are_only_observed_a_goal_changes_no_plan(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    aim(tmp_path, 1.1)
+    site = Site(tmp_path, [gpu], "plan.observe=true")
+    async with site.controlled():
+        await Training(site).train(600)
+    assert gpu.history == []
