@@ -47,7 +47,15 @@ from publishers.training.reporting.amounts import power_text
 
 N_LINES: Final = 30
 """Of the log, on this page."""
-_ORDERS: Final = {"pin": "pin its limit", "pause": "pause it", "resume": "resume it"}
+_ORDERS: Final = {
+    "pin": "pin its limit",
+    "exempt": "exempt it",
+    "pause": "pause it",
+    "resume": "resume it",
+    "budget": "change its time budget",
+    "deadline": "set a deadline",
+    "reset": "its own goal",
+}
 _PINNED_ORDERS: Final = {"release": "release its limit", **_ORDERS, "pin": "pin another limit"}
 _SPLIT: Final = (
     ("better limit", "saved_better_limit_ratio", "saved_better_limit_ci90_ratio"),
