@@ -511,6 +511,69 @@ class PinPreview:
     sentence: str = ""
 
 
+MAX_PIN_S: Final = 7 * 86_400.0
+"""No limit is pinned for longer."""
+MAX_WHY: Final = 120
+"""Characters of a reason."""
+
+
+def pin_fault(power_limit_w: float | None, until_s: float, *, now_s: float) -> tuple[str, str] | None:
+    """Return what is wrong with a limit [W] and a time [Unix s] in themselves; None: nothing.
+
+    >>> pin_fault(205.0, 3_600.0, now_s=0.0)
+    >>> pin_fault(205.0, 0.0, now_s=3_600.0)[0]
+    'bad_time'
+    """
+    if power_limit_w is not None and not 0 < power_limit_w <= MAX_POWER_W:
+        return "bad_limit", f"power_limit_w = {power_limit_w:g}: must be above 0, and {MAX_POWER_W:g} W at most"
+    left_s = until_s - now_s
+    if not 0 < left_s <= MAX_PIN_S:
+        which = "has passed" if left_s <= 0 else f"is {left_s / 86_400:.3g} days ahead"
+        return "bad_time", f"until_s = {until_s:.0f} {which}: a pin ends within {MAX_PIN_S / 86_400:g} days"
+    return None
+
+
+def why_fault(why: str) -> tuple[str, str] | None:
+    """Return what is wrong with a reason; None: nothing.
+
+    >>> why_fault("the room is hot")
+    >>> why_fault(" ")[0]
+    'bad_why'
+    """
+    if not why.strip():
+        return "bad_why", "why is missing: say it for the people who wait for this run"
+    if len(why) > MAX_WHY:
+        return "bad_why", f"why has {len(why)} characters: {MAX_WHY} at most"
+    return None if why.isprintable() else ("bad_why", "why has a character that is not printable, as a line break")
+
+
+def sentence_of(seen: PinPreview) -> str:
+    """Return what a pin will do, in words.
+
+    >>> sentence_of(PinPreview(power_limit_w=205.0, n_gpus=2, speed_ratio=0.947, power_w=363.0))
+    'at 205 W this run goes at 94.7 % of full speed and its 2 GPUs draw 363 W'
+    >>> sentence_of(PinPreview(power_limit_w=205.0, n_gpus=1))
+    'at 205 W: how fast this run is there, and what its GPU draws, is not known yet'
+    """
+    gpus = "its GPU draws" if seen.n_gpus == 1 else f"its {seen.n_gpus} GPUs draw"
+    if seen.speed_ratio is None or seen.power_w is None:
+        return f"at {seen.power_limit_w:g} W: how fast this run is there, and what {gpus}, is not known yet"
+    words = (
+        f"at {seen.power_limit_w:g} W this run goes at {100 * seen.speed_ratio:.1f} % of full speed and {gpus}"
+        f" {seen.power_w:.0f} W"
+    )
+    if seen.max_slowdown_ratio is None:
+        return words
+    if seen.slowdown_ratio is None or seen.slowdown_ci90_ratio is None:
+        return f"{words}; what that does to its time budget is not known yet"
+    ends = [100 * (seen.slowdown_ratio - 1 + sign * seen.slowdown_ci90_ratio) for sign in (-1, 1)]
+    allowed, over = 100 * (seen.max_slowdown_ratio - 1), 100 * (seen.slowdown_ratio - seen.max_slowdown_ratio)
+    told = f"{words}; when the pin ends, it will have been slower by between {ends[0]:.1f} and {ends[1]:.1f} %"
+    if over > 0:
+        return f"{told}, over its budget of {allowed:.1f} % by {over:.1f} points"
+    return f"{told}; its budget is {allowed:.1f} %"
+
+
 PinOwner = RunKey | str
 """What is pinned: a run, or a GPU by its UUID, with each run that has it."""
 

@@ -9,16 +9,13 @@ pin from it, too. It survives a restart of the controller. That it is `done` is 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from controller.errors import OrderRefusedError
 from controller.orders.standing import Held, OrderedRun, StandingOrders
-from controller.ports import MAX_POWER_W, Pin, PinOwner, PinPreview, PinState
+from controller.ports import Pin, PinOwner, PinPreview, PinState, pin_fault, sentence_of
 from controller.runtime.clock import Clock
 from publishers.messages.topics import RunKey
-
-MAX_PIN_S: Final = 7 * 86_400.0
-"""No limit is pinned for longer."""
 
 
 class PinnableRun(OrderedRun, Protocol):
@@ -26,49 +23,6 @@ class PinnableRun(OrderedRun, Protocol):
 
     def preview_pin(self, power_limit_w: float, duration_s: float) -> PinPreview:
         """Return what a pin at a limit [W] for some time [s] would do."""
-
-
-def pin_fault(power_limit_w: float | None, until_s: float, *, now_s: float) -> tuple[str, str] | None:
-    """Return what is wrong with a limit [W] and a time [Unix s] in themselves; None: nothing.
-
-    >>> pin_fault(205.0, 3_600.0, now_s=0.0)
-    >>> pin_fault(205.0, 0.0, now_s=3_600.0)[0]
-    'bad_time'
-    """
-    if power_limit_w is not None and not 0 < power_limit_w <= MAX_POWER_W:
-        return "bad_limit", f"power_limit_w = {power_limit_w:g}: must be above 0, and {MAX_POWER_W:g} W at most"
-    left_s = until_s - now_s
-    if not 0 < left_s <= MAX_PIN_S:
-        which = "has passed" if left_s <= 0 else f"is {left_s / 86_400:.3g} days ahead"
-        return "bad_time", f"until_s = {until_s:.0f} {which}: a pin ends within {MAX_PIN_S / 86_400:g} days"
-    return None
-
-
-def sentence_of(seen: PinPreview) -> str:
-    """Return what a pin will do, in words.
-
-    >>> sentence_of(PinPreview(power_limit_w=205.0, n_gpus=2, speed_ratio=0.947, power_w=363.0))
-    'at 205 W this run goes at 94.7 % of full speed and its 2 GPUs draw 363 W'
-    >>> sentence_of(PinPreview(power_limit_w=205.0, n_gpus=1))
-    'at 205 W: how fast this run is there, and what its GPU draws, is not known yet'
-    """
-    gpus = "its GPU draws" if seen.n_gpus == 1 else f"its {seen.n_gpus} GPUs draw"
-    if seen.speed_ratio is None or seen.power_w is None:
-        return f"at {seen.power_limit_w:g} W: how fast this run is there, and what {gpus}, is not known yet"
-    words = (
-        f"at {seen.power_limit_w:g} W this run goes at {100 * seen.speed_ratio:.1f} % of full speed and {gpus}"
-        f" {seen.power_w:.0f} W"
-    )
-    if seen.max_slowdown_ratio is None:
-        return words
-    if seen.slowdown_ratio is None or seen.slowdown_ci90_ratio is None:
-        return f"{words}; what that does to its time budget is not known yet"
-    ends = [100 * (seen.slowdown_ratio - 1 + sign * seen.slowdown_ci90_ratio) for sign in (-1, 1)]
-    allowed, over = 100 * (seen.max_slowdown_ratio - 1), 100 * (seen.slowdown_ratio - seen.max_slowdown_ratio)
-    told = f"{words}; when the pin ends, it will have been slower by between {ends[0]:.1f} and {ends[1]:.1f} %"
-    if over > 0:
-        return f"{told}, over its budget of {allowed:.1f} % by {over:.1f} points"
-    return f"{told}; its budget is {allowed:.1f} %"
 
 
 class RunPins(StandingOrders[Pin, PinnableRun]):

@@ -19,15 +19,13 @@ from msgspec import Meta, Struct
 from controller.accounting.ranks import End
 from controller.control.gpu_group import GpuGroup
 from controller.errors import OrderRefusedError
-from controller.ports import Blocked, PinOwner, StandingOrder
+from controller.ports import Blocked, PinOwner, StandingOrder, why_fault
 from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.topics import RunKey
 from publishers.shared.files.file_writer import FileWriter
 from publishers.shared.printable import printable
 from publishers.shared.recent_dict import RecentDict
 
-MAX_WHY: Final = 120
-"""Characters of a reason."""
 READ_BACK_S: Final = 60.0
 """An order that is not confirmed within this has failed, for as long as it is not."""
 ABSENT_S: Final = 900.0
@@ -95,20 +93,6 @@ class _Owner(Struct, frozen=True, kw_only=True):
     job: Annotated[str, Meta(max_length=64)] = ""
     run: Annotated[str, Meta(max_length=64)] = ""
     gpu_uuid: Annotated[str, Meta(max_length=64)] = ""
-
-
-def why_fault(why: str) -> tuple[str, str] | None:
-    """Return what is wrong with a reason; None: nothing.
-
-    >>> why_fault("the room is hot")
-    >>> why_fault(" ")[0]
-    'bad_why'
-    """
-    if not why.strip():
-        return "bad_why", "why is missing: say it for the people who wait for this run"
-    if len(why) > MAX_WHY:
-        return "bad_why", f"why has {len(why)} characters: {MAX_WHY} at most"
-    return None if why.isprintable() else ("bad_why", "why has a character that is not printable, as a line break")
 
 
 class StandingOrders(Generic[OrderT, RunT]):

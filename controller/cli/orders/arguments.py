@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from controller.cli.configuration import add_configuration
 from controller.cli.orders.client import OrderClient, RunState
-from controller.cli.orders.values import time_s
 from controller.errors import ConfigError, ControllerError
 from controller.ports import PinOwner
 from controller.runtime.machine_zone import MachineZone
+from controller.runtime.typed_time import time_s
 from gridchase.cli.verb import utf8_text
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable

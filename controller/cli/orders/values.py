@@ -1,16 +1,13 @@
-"""Limits, factors and times as people write them: `205W`, `0.2kW`; `1.08`; `18:00`, `+2h`, `2026-11-29T18:00`."""
+"""Limits and factors as people write them: `205W`, `0.2kW`; `1.08`."""
 
 import argparse
 import math
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 MAX_SLOWDOWN_RATIO: Final = 10.0
 """As in the configuration."""
 _POWER: Final = re.compile(r"(\d+(?:\.\d+)?) ?(W|kW|)\Z")
-_SPAN: Final = re.compile(r"\+(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?\Z")
-_TIME_OF_DAY: Final = re.compile(r"(\d{1,2}):(\d{2})\Z")
 
 
 def power_w(text: str) -> float:
@@ -44,32 +41,3 @@ def slowdown_ratio(text: str) -> float:
     if not 1 <= ratio <= MAX_SLOWDOWN_RATIO:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a factor from 1 (never slower) to 10, as 1.08")
     return ratio
-
-
-def time_s(text: str, *, now_s: float, zone: tzinfo) -> float:
-    """Return a time [Unix s]: a span from now on, a time of day, which is the next one, or a date with a time.
-
-    >>> [time_s(text, now_s=0.0, zone=UTC) for text in ("+1h30m", "18:00", "00:00")]
-    [5400.0, 64800.0, 86400.0]
-    >>> time_s("1970-01-02T00:00", now_s=0.0, zone=UTC), time_s("1970-01-02T00:00+01:00", now_s=0.0, zone=UTC)
-    (86400.0, 82800.0)
-
-    Args:
-        text: as a person writes it.
-        now_s: now [Unix s].
-        zone: of times that do not name theirs.
-
-    Raises:
-        ValueError: it is none.
-    """
-    span = _SPAN.match(text)
-    if span is not None and any(span.groups()):
-        days, hours, minutes = (int(part or 0) for part in span.groups())
-        return now_s + timedelta(days=days, hours=hours, minutes=minutes).total_seconds()
-    now = datetime.fromtimestamp(now_s, UTC).astimezone(zone)
-    if (of_day := _TIME_OF_DAY.match(text)) is not None:
-        today = now.replace(tzinfo=None, hour=int(of_day[1]), minute=int(of_day[2]), second=0, microsecond=0)
-        moments = [(today + timedelta(days=n)).replace(tzinfo=zone).timestamp() for n in (0, 1)]
-        return next(moment for moment in moments if moment > now_s)
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)).timestamp()

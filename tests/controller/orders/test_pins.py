@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from controller.errors import OrderRefusedError
-from controller.orders.pins import MAX_PIN_S, RunPins, sentence_of
+from controller.orders.pins import RunPins
 from controller.orders.standing import ABSENT_S, READ_BACK_S, content_of
-from controller.ports import Hold, Pin, PinPreview, PinState
+from controller.ports import MAX_PIN_S, Hold, Pin, PinPreview, PinState, sentence_of
 from publishers.messages.topics import RunKey
 from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import RouterBench, limit_state
