@@ -146,7 +146,8 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     """What the plan of a run expects of the next 24 hours, or of what is left of the run; cleared when it has no plan.
 
     `expected_slowdown_ratio` is how many times as long as at its highest limit the run will have been active, with the
-    half-width of the 90 % interval: both or neither.
+    half-width of the 90 % interval: both or neither. `goal_…` say who has set its time budget or deadline, why, and
+    until when, where a person has.
     """
 
     time_s: TimeS | None = None
@@ -162,6 +163,9 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     expected_end_s: TimeS | None = None
     expected_slowdown_ratio: Ratio | None = None
     expected_slowdown_ci90_ratio: Ratio | None = None
+    goal_by: Text | None = None
+    goal_why: Text | None = None
+    goal_until_s: TimeS | None = None
 
 
 class RunPlan(Message, frozen=True, kw_only=True):

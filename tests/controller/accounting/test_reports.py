@@ -195,7 +195,7 @@ ZERO: dict[str, Any] = {
 PINNED = {"pinned_extra_s": 400.0, "pinned_extra_ci90_s": 4.0, "pinned_extra_energy_ci90_j": 50.0}
 
 
-def test_a_pin_on_several_nodes_has_cost_the_energy_of_all_and_the_time_of_the_slowest() -> None:
+def test_a_pin_costs_the_energy_of_all_nodes_and_the_time_of_the_slowest() -> None:
     own = measured(**PINNED, pinned_extra_energy_j=-1_000.0)
     other = measured(**PINNED | {"pinned_extra_s": 410.0, "pinned_extra_ci90_s": 6.0}, pinned_extra_energy_j=200.0)
     whole = summed(own, [other])
