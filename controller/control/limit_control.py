@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_ledger import RunLedger, TimeBudgetStart
 from controller.config import EnergyConfig, PlanRules, ProfilerConfig
@@ -371,7 +373,12 @@ class LimitControl:
 
     def schedule(self, made: MadePlan) -> RunSchedule | None:
         """Return what a plan of this run expects of the hours ahead."""
-        return None if self._plan is None else self._plan.schedule(made, n_looks=self._n_looks(made))
+        if self._plan is None:
+            return None
+        schedule, goal = self._plan.schedule(made, n_looks=self._n_looks(made)), self.goal
+        if goal is None:
+            return schedule
+        return msgspec.structs.replace(schedule, goal_by=goal.by, goal_why=goal.why, goal_until_s=goal.until_s)
 
     def _n_looks(self, made: MadePlan) -> int:
         return self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)
