@@ -27,7 +27,7 @@ from controller.control.plan import Explore, Look, MadePlan, PlanInputs, Planned
 from controller.ports import Pin, PinPreview, Target
 from policies import profiling
 from policies.planning import Progress
-from policies.planning.hours_ahead import slowdown_after
+from policies.planning.hours_ahead import Evidence, slowdown_after
 from policies.profiling import ProfilerSettings
 from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
@@ -320,10 +320,10 @@ class LimitControl:
         """Return the plan that the run follows, also in a look; None: it has none."""
         return self._plan.made if self._plan is not None and isinstance(self.state, Planned) else None
 
-    def schedule(self, made: MadePlan) -> RunSchedule | None:
-        """Return what a plan of this run expects of the hours ahead."""
+    def schedule(self, made: MadePlan, evidence: Evidence | None = None) -> RunSchedule | None:
+        """Return what a plan of this run expects of the hours ahead, and to save by what is known of its limits."""
         n_looks = self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)
-        return None if self._plan is None else self._plan.schedule(made, n_looks=n_looks)
+        return None if self._plan is None else self._plan.schedule(made, n_looks=n_looks, evidence=evidence)
 
     @property
     def _purpose(self) -> Purpose:
