@@ -29,7 +29,7 @@ from controller.control.plan import Explore, Look, MadePlan, PlanInputs, Planned
 from controller.ports import Goal, GoalPreview, Pin, PinPreview, Target
 from policies import profiling
 from policies.planning import Progress
-from policies.planning.hours_ahead import slowdown_after
+from policies.planning.hours_ahead import Evidence, slowdown_after
 from policies.profiling import ProfilerSettings
 from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
@@ -371,11 +371,11 @@ class LimitControl:
         """Return the plan that the run follows, also in a look; None: it has none."""
         return self._plan.made if self._plan is not None and isinstance(self.state, Planned) else None
 
-    def schedule(self, made: MadePlan) -> RunSchedule | None:
-        """Return what a plan of this run expects of the hours ahead."""
+    def schedule(self, made: MadePlan, evidence: Evidence | None = None) -> RunSchedule | None:
+        """Return what a plan of this run expects of the hours ahead, and to save by what is known of its limits."""
         if self._plan is None:
             return None
-        schedule, goal = self._plan.schedule(made, n_looks=self._n_looks(made)), self.goal
+        schedule, goal = self._plan.schedule(made, n_looks=self._n_looks(made), evidence=evidence), self.goal
         if goal is None:
             return schedule
         return msgspec.structs.replace(schedule, goal_by=goal.by, goal_why=goal.why, goal_until_s=goal.until_s)

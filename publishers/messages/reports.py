@@ -146,8 +146,10 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     """What the plan of a run expects of the next 24 hours, or of what is left of the run; cleared when it has no plan.
 
     `expected_slowdown_ratio` is how many times as long as at its highest limit the run will have been active, with the
-    half-width of the 90 % interval: both or neither. `goal_…` say who has set its time budget or deadline, why, and
-    until when, where a person has.
+    half-width of the 90 % interval: both or neither. So it is with what is expected to be saved until `until_s`, of
+    what the same work takes at the highest limit from now on: `expected_saved_ratio` of carbon or cost (without a
+    signal, of energy), `expected_saved_energy_ratio` of energy, each of the GPUs alone. `goal_…` say who has set its
+    time budget or deadline, why, and until when, where a person has.
     """
 
     time_s: TimeS | None = None
@@ -166,6 +168,10 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     goal_by: Text | None = None
     goal_why: Text | None = None
     goal_until_s: TimeS | None = None
+    expected_saved_ratio: Number | None = None
+    expected_saved_ci90_ratio: Amount | None = None
+    expected_saved_energy_ratio: Number | None = None
+    expected_saved_energy_ci90_ratio: Amount | None = None
 
 
 class RunPlan(Message, frozen=True, kw_only=True):

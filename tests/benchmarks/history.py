@@ -28,6 +28,7 @@ from tests.controller.history.energy_history.records import (
     measured,
     run_message,
     run_record,
+    split,
 )
 from tests.fakes import MIDNIGHT_S
 
@@ -63,7 +64,7 @@ def messages_of(at_s: float, n_nodes: int) -> list[tuple[str, bytes]]:
             detail=DETAIL,
             final=in_day_s >= DAY_S - QUARTER_S,
         )
-        record = measured(record, saved_ratio=0.1)
+        record = split(measured(record, saved_ratio=0.1), 0.02)
         name = {"job": f"pretraining-{gpu:02}", "user": f"researcher-{gpu % 8}"}
         node = f"node-{gpu * n_nodes // N_GPUS}"
         messages += [run_message(record, **name), run_message(record, node=node, **name)]

@@ -25,7 +25,13 @@ COMPARED: Final = tuple(f"compared_{name}" for name in USED)
 """What was used, as far as there is evidence of what the same work would have used at the prior limit."""
 BASELINE: Final = tuple(f"baseline_{name}" for name in USED)
 """What that is. The difference to what is compared is saved (of the duration: lost)."""
-RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE)
+SPLIT: Final = {
+    f"{part}_{quantity}": (part, quantity)
+    for quantity in ("carbon_g", "cost")
+    for part in ("better_limit", "following", "measuring")
+}
+"""What that difference is made of, of the quantity that the run was planned by: the part, and the quantity."""
+RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE, *SPLIT)
 GPU_AMOUNTS: Final = ("energy_j", "carbon_g", "cost")
 CURRENCY_SEPARATOR: Final = ", "
 """Between the currencies of a run or GPU that was priced in several."""
@@ -73,11 +79,14 @@ def run_amounts(record: RunEnergy) -> Amounts:
     used: Amounts = {name: getattr(record, name) for name in USED}
     if record.evidence not in KNOWN_EVIDENCE:
         nothing = 0.0 if record.final else None
-        return used | {name: None if used[_bare(name)] is None else nothing for name in (*COMPARED, *BASELINE)}
+        owed = {name: _bare(name) for name in (*COMPARED, *BASELINE)}
+        owed |= {name: quantity for name, (_, quantity) in SPLIT.items()}
+        return used | {name: None if used[quantity] is None else nothing for name, quantity in owed.items()}
     compared: Amounts = {f"compared_{name}": value for name, value in used.items()}
     baseline = _baseline(record)
-    known = {_bare(name) for name, value in baseline.items() if value is not None}
-    return used | {name: value if _bare(name) in known else None for name, value in (compared | baseline).items()}
+    has_baseline = {_bare(name) for name, value in baseline.items() if value is not None}
+    shares = {name: value if _bare(name) in has_baseline else None for name, value in (compared | baseline).items()}
+    return used | shares | _split(record, shares)
 
 
 def run_growth(
@@ -173,6 +182,19 @@ def _baseline(record: RunEnergy) -> Amounts:
     if record.baseline_cost is None and record.cost is not None and is_of_cost:
         amounts["baseline_cost"] = record.cost / (1 - saved_ratio)
     return amounts
+
+
+def _split(record: RunEnergy, shares: Amounts) -> Amounts:
+    """Return what the saving is made of; None where one of the parts is not known, or not with its interval."""
+    ratios = {part: getattr(record, f"saved_{part}_ratio") for part, _ in SPLIT.values()}
+    halves = [getattr(record, f"saved_{part}_ci90_ratio") for part in ratios]
+    if None in (*ratios.values(), *halves):
+        return dict.fromkeys(SPLIT)
+    baselines = {quantity: shares[f"baseline_{quantity}"] for _, quantity in SPLIT.values()}
+    return {
+        name: None if (baseline := baselines[quantity]) is None else ratios[part] * baseline
+        for name, (part, quantity) in SPLIT.items()
+    }
 
 
 def _bare(name: str) -> str:

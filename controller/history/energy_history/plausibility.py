@@ -6,7 +6,15 @@ another machine's of the same name: it counts nothing. What was only late is bel
 
 from typing import Final
 
-from controller.history.energy_history.growth import GPU_AMOUNTS, Amounts, RunAccount, begin_anew, growth, run_amounts
+from controller.history.energy_history.growth import (
+    GPU_AMOUNTS,
+    SPLIT,
+    Amounts,
+    RunAccount,
+    begin_anew,
+    growth,
+    run_amounts,
+)
 from policies.savings.interval import MAX_CI90_RATIO
 from policies.vocabulary.units import DAY_S, JOULES_PER_KWH
 from publishers.messages.reports import GpuEnergy, RunEnergy
@@ -54,7 +62,8 @@ def is_possible_run(account: RunAccount | None, record: RunEnergy, grown: Amount
         "cost": run_amounts(record)["baseline_cost"],
     }
     used: Amounts = {"energy_j": record.energy_j, "carbon_g": record.carbon_g, "cost": record.cost}
-    if not all(are_possible(amounts, max_energy_j=max_energy_j) for amounts in (used, baseline)):
+    split: list[Amounts] = [{quantity: run_amounts(record)[name]} for name, (_, quantity) in SPLIT.items()]
+    if not all(are_possible(amounts, max_energy_j=max_energy_j) for amounts in (used, baseline, *split)):
         return False
     if (record.baseline_duration_s or 0.0) > _MAX_TIMES * (record.duration_s + _SLACK_S) or not _has_possible_ratios(
         record

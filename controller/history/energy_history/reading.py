@@ -1,10 +1,12 @@
 """Reads the rows of a history, in the transaction of a connection."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Select, Table, and_, case, exists, func, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and_, case, exists, func, not_, or_, select
 
 from controller.history.energy_history.growth import (
     CURRENCY_SEPARATOR,
@@ -12,6 +14,7 @@ from controller.history.energy_history.growth import (
     QUARTER_S,
     RUN_AMOUNTS,
     Amounts,
+    quarter_of,
 )
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus, with_evidence
 from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
@@ -21,6 +24,8 @@ from publishers.messages.topics import RunKey
 
 _RECORDS: Final = msgspec.json.Decoder(RunEnergy)
 """They were checked when they were written; a month may have tens of thousands."""
+_WHOLE_S: Final = 0.8 * QUARTER_S
+"""A run that was heard of for so long of a quarter-hour was there all the time: it is heard of now and then."""
 MAX_TOGETHER: Final = 4_096
 """Changes of limits of one moment, as when a site starts."""
 
@@ -38,6 +43,31 @@ class RunFilter(NamedTuple):
     user: str | None = None
     job: str | None = None
     run: str | None = None
+
+
+class RunQuarter(NamedTuple):
+    """What a run used and was compared with in a quarter-hour, or in a day that several were merged into.
+
+    It begins at `starts_s` [Unix s]; the rest are as in `growth.RUN_AMOUNTS`.
+    """
+
+    starts_s: int
+    length_s: int
+    energy_j: float | None
+    duration_s: float | None
+    compared_duration_s: float | None
+    baseline_duration_s: float | None
+
+
+class MeanPower(NamedTuple):
+    """The mean power of a quarter-hour that begins then [Unix s], [W], and for how much of it somebody drew that."""
+
+    starts_s: float
+    power_w: float
+    present_ratio: float = 1.0
+
+
+_QUARTER: Final = tuple(RUN_QUARTERS.c[name] for name in RunQuarter._fields)
 
 
 class PastRun(NamedTuple):
@@ -64,12 +94,9 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     a whole or, where nobody here has led it, by its parts.
     """
     sums = [_sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period) for period in periods]
-    whole = RUNS.alias()
-    is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
-    is_led = exists().where(whole.c.node == "", is_same_run)
     conditions = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
     columns = [RUNS.c[name] for name in ("id", *RunFilter._fields, "record", "currency")]
-    rows = connection.execute(select(*columns).where(or_(RUNS.c.node == "", not_(is_led)), *conditions))
+    rows = connection.execute(select(*columns).where(_counts_once(), *conditions))
     used = set().union(*sums)
     runs = {
         number: (user, job, run, _record_of(record, run, currency))
@@ -79,6 +106,57 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     return [
         [Part(*runs[number], amounts) for number, amounts in of_period.items() if number in runs] for of_period in sums
     ]
+
+
+def _counts_once() -> ColumnElement[bool]:
+    """Return whether a row of the runs is a whole one, or a part of one that nobody here has led."""
+    whole = RUNS.alias()
+    is_same_run = and_(*(whole.c[name] == RUNS.c[name] for name in RunFilter._fields))
+    return or_(RUNS.c.node == "", not_(exists().where(whole.c.node == "", is_same_run)))
+
+
+def mean_powers(connection: Connection, period: Period) -> list[MeanPower]:
+    """Return what all runs together drew in the quarter-hours that lie in a period, in their order."""
+    is_in = (RUN_QUARTERS.c.starts_s >= period.since_s) & (RUN_QUARTERS.c.starts_s + QUARTER_S <= period.until_s)
+    of_runs = select(RUN_QUARTERS.c.owner, *_QUARTER).where(
+        is_in, RUN_QUARTERS.c.owner.in_(select(RUNS.c.id).where(_counts_once()))
+    )
+    totals_w: dict[float, float] = {}
+    rows = connection.execute(of_runs.order_by(RUN_QUARTERS.c.owner, RUN_QUARTERS.c.starts_s))
+    for _, of_run in groupby(rows, key=lambda row: row.owner):
+        for starts_s, power_w, present_ratio in quarter_powers(RunQuarter(*quarter) for _, *quarter in of_run):
+            if starts_s >= period.since_s:
+                totals_w[starts_s] = totals_w.get(starts_s, 0.0) + power_w * present_ratio
+    return sorted(MeanPower(starts_s, power_w) for starts_s, power_w in totals_w.items())
+
+
+def quarter_powers(quarters: Iterable[RunQuarter]) -> Iterator[MeanPower]:
+    """Yield what a run drew in each of its quarter-hours, which come in their order.
+
+    What one used is of those before it, too, which have no row: the run was not heard of in them. Merged ones are left
+    out.
+    """
+    end_s = -math.inf
+    for quarter in quarters:
+        used_s = quarter.duration_s or 0.0
+        if quarter.length_s != QUARTER_S or quarter.energy_j is None or used_s <= 0:
+            continue
+        begin_s = max(quarter_of(quarter.starts_s + QUARTER_S - max(used_s, 1.0)), end_s)
+        present_ratio = 1.0 if used_s >= _WHOLE_S else used_s / QUARTER_S
+        for starts_s in range(int(min(begin_s, quarter.starts_s)), quarter.starts_s + 1, QUARTER_S):
+            yield MeanPower(starts_s, quarter.energy_j / used_s, present_ratio)
+        end_s = quarter.starts_s + QUARTER_S
+
+
+def run_quarters(connection: Connection, key: RunKey) -> list[RunQuarter]:
+    """Return what a run, as a whole, used in each quarter-hour, in their order; none: it is not known."""
+    is_it = (RUNS.c[name] == value for name, value in key._asdict().items())
+    found = connection.execute(select(RUNS.c.id, RUNS.c.began_s).where(RUNS.c.node == "", *is_it)).first()
+    if found is None:
+        return []
+    is_since = RUN_QUARTERS.c.starts_s >= found.began_s - 2 * DAY_S  # by the index; days begin before their runs
+    of_run = select(*_QUARTER).where(is_since, RUN_QUARTERS.c.owner == found.id)
+    return [RunQuarter(*row) for row in connection.execute(of_run.order_by(RUN_QUARTERS.c.starts_s))]
 
 
 def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:

@@ -4,12 +4,13 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, Amounts, added
+from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, SPLIT, Amounts, added
 from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 
 HOW_COMBINED: Final = (
@@ -17,6 +18,10 @@ HOW_COMBINED: Final = (
     " between jobs, which are independent, their squares do."
 )
 TOO_EARLY: Final = "too early to tell"
+PARTS: Final = tuple(dict.fromkeys(part for part, _ in SPLIT.values()))
+"""Of a saving."""
+SAME_RATIO: Final = 0.001
+"""By so much of the baseline the parts of a saving may be off its sum: records round them."""
 _INTERVALS: Final = {
     ("saved_ci90_ratio",): ("saved_ratio", "baseline_carbon_g", "baseline_cost"),
     ("saved_energy_ci90_ratio",): ("saved_energy_ratio", "baseline_energy_j"),
@@ -129,6 +134,40 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
     return msgspec.structs.replace(entry, **saved, **_slowdown(measured))
 
 
+class SavingPart(NamedTuple):
+    """What brought a part of a saving: `better_limit`, `following` or `measuring`; how much, and half its interval."""
+
+    name: str
+    saved: float
+    ci90: float
+
+
+def saving_parts(parts: Sequence[Part], quantity: Literal["carbon_g", "cost"]) -> list[SavingPart]:
+    """Return what the saving of runs is made of; none where the parts of each are not known, so that they add up."""
+    known = _known_of([part for part in parts if _is_measured(part)], quantity)
+    if not known or any(getattr(part.record, _half_of(name)) is None for part in known for name in PARTS):
+        return []
+    found = [
+        SavingPart(
+            name,
+            sum(part.amounts[f"{name}_{quantity}"] or 0.0 for part in known),
+            _baseline_ci(known, quantity, partial(_half_ratio, name=_half_of(name))),
+        )
+        for name in PARTS
+    ]
+    used, baseline = _sums(known, quantity)
+    is_all = abs(sum(part.saved for part in found) - (baseline - used)) <= SAME_RATIO * abs(baseline)
+    return found if is_all else []
+
+
+def _half_of(name: str) -> str:
+    return f"saved_{name}_ci90_ratio"
+
+
+def _half_ratio(record: RunEnergy, *, name: str) -> float:
+    return float(getattr(record, name))
+
+
 def sum_of_gpus(name: str, gpus: Sequence[Entry]) -> Entry:
     """Return what GPUs used together."""
     total: Amounts = {}
@@ -150,16 +189,11 @@ def _is_measured(part: Part) -> bool:
 
 def _saved(parts: Sequence[Part], quantity: str) -> Amounts:
     """Return what runs have saved together of a quantity, with the half-width of its interval, and as a share."""
-    name = "saved_energy_ci90_ratio" if quantity == "energy_j" else "saved_ci90_ratio"
-    known = [
-        part
-        for part in parts
-        if part.amounts.get(f"baseline_{quantity}") is not None and getattr(part.record, name) is not None
-    ]
+    known = _known_of(parts, quantity)
     if not known:
         return {}
     used, baseline = _sums(known, quantity)
-    ci90 = _baseline_ci(known, quantity, lambda record: float(getattr(record, name)))
+    ci90 = _baseline_ci(known, quantity, partial(_half_ratio, name=_interval_of(quantity)))
     stem, _, unit = quantity.partition("_")
     unit = f"_{unit}" if unit else ""
     return {
@@ -168,6 +202,20 @@ def _saved(parts: Sequence[Part], quantity: str) -> Amounts:
         f"saved_{stem}_ci90{unit}": ci90,
         f"saved_{stem}_ratio": 1 - used / baseline if baseline > 0 else None,
     }
+
+
+def _known_of(parts: Sequence[Part], quantity: str) -> list[Part]:
+    """Return the runs of which it is known what they saved of a quantity."""
+    name = _interval_of(quantity)
+    return [
+        part
+        for part in parts
+        if part.amounts.get(f"baseline_{quantity}") is not None and getattr(part.record, name) is not None
+    ]
+
+
+def _interval_of(quantity: str) -> str:
+    return "saved_energy_ci90_ratio" if quantity == "energy_j" else "saved_ci90_ratio"
 
 
 def _slowdown(parts: Sequence[Part]) -> Amounts:

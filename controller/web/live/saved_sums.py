@@ -1,28 +1,31 @@
 """What a site has saved today, in seven days and in this month, read from its history now and then."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
 from controller.history.energy_history.growth import day_of
-from controller.history.energy_history.reading import Period, RunFilter, run_parts
-from controller.history.energy_history.report import Entry, entry_of
+from controller.history.energy_history.reading import MeanPower, Period, RunFilter, mean_powers, run_parts
+from controller.history.energy_history.report import Entry, SavingPart, entry_of, saving_parts
 from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
-from policies.vocabulary.units import DAY_S
+from policies.vocabulary.units import DAY_S, HOUR_S
 
 READ_TIMEOUT_S: Final = 10.0
 LONGER_S: Final = 900.0
 """A month takes half a second to read, a day a tenth of that: the longer times are read again after this time [s]."""
+POWERS_S: Final = 12 * HOUR_S
+"""Powers are of so long ago at most [s]."""
 WAIT_S: Final = 2.0
 """So long a page waits for the sums of a day that nobody has asked for yet [s]."""
 ASKED_S: Final = 600.0
 """The sums of a zone that nobody has asked for so long are not read any more [s]."""
+Result = TypeVar("Result")
 MAX_ZONES: Final = 8
 """Beside the machine's own, those that were asked for last."""
 
@@ -36,6 +39,7 @@ class Sums(NamedTuple):
         today: the sum since then.
         week: of seven days.
         month: of this month.
+        parts: what the saving of today is made of, of the quantity that is told; none: not known.
     """
 
     since_s: float
@@ -43,6 +47,7 @@ class Sums(NamedTuple):
     today: Entry
     week: Entry
     month: Entry
+    parts: Sequence[SavingPart] = ()
 
 
 class _Since(NamedTuple):
@@ -65,10 +70,12 @@ class SavedSums:
 
     Attributes:
         fault: why they could not be read the last time, a sentence; "": they could.
+        powers: what all runs drew together in the last hours, by quarter-hours.
     """
 
     def __init__(self, store: SiteStore) -> None:
         self.fault = ""
+        self.powers: Sequence[MeanPower] = ()
         self._store = store
         self._known: dict[_Since, Sums] = {}
         self._asked_s: dict[tzinfo, float] = {}
@@ -103,6 +110,9 @@ class SavedSums:
                 await self._read(since, now_s)
             if self.fault:
                 return
+        powers = partial(mean_powers, period=Period(now_s - POWERS_S, now_s))
+        found = await self._found(powers)
+        self.powers = self.powers if found is None else found
 
     def _zones(self, now_s: float) -> Iterator[tzinfo]:
         yield MACHINE_ZONE
@@ -110,19 +120,28 @@ class SavedSums:
 
     async def _read(self, since: _Since, now_s: float) -> None:
         work = partial(_sums, since=since, known=self._known.get(since), now_s=now_s)
+        found = await self._found(work)
+        if found is not None:
+            self._known[since] = found
+
+    async def _found(self, work: Callable[[Connection], Result]) -> Result | None:
+        """Return what is read; None: that failed, and why is said."""
         try:
-            self._known[since] = await self._store.read(work, timeout_s=READ_TIMEOUT_S)
+            return await self._store.read(work, timeout_s=READ_TIMEOUT_S)
         except (DatabaseVersionError, OSError) as error:
             self.fault = str(error) or f"the history did not answer in {READ_TIMEOUT_S:.0f} s"
+            return None
 
 
 def _sums(connection: Connection, *, since: _Since, known: Sums | None, now_s: float) -> Sums:
     periods = [Period(since.day_s, now_s)]
-    if known is None or not 0 <= now_s - known.longer_s < LONGER_S:
+    has_longer = known is not None and 0 <= now_s - known.longer_s < LONGER_S
+    if not has_longer:
         periods += [Period(since_s, now_s) for since_s in (now_s - 7 * DAY_S, since.month_s)]
-        return Sums(since.day_s, now_s, *_entries(connection, periods))
-    return known._replace(today=_entries(connection, periods)[0])
-
-
-def _entries(connection: Connection, periods: list[Period]) -> list[Entry]:
-    return [entry_of("", parts) for parts in run_parts(connection, periods, RunFilter())]
+    of_today, *longer = run_parts(connection, periods, RunFilter())
+    today = entry_of("", of_today)
+    parts = saving_parts(of_today, "carbon_g" if today.saved_carbon_g is not None else "cost")
+    if known is not None and has_longer:
+        return known._replace(today=today, parts=parts)
+    week, month = (entry_of("", of_period) for of_period in longer)
+    return Sums(since.day_s, now_s, today, week, month, parts)

@@ -7,6 +7,7 @@ from zlib import crc32
 
 import msgspec
 
+from controller.history.energy_history.reading import MeanPower
 from controller.history.energy_history.report import Entry
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
@@ -28,13 +29,14 @@ from controller.web.pages.layout import (
     moment_text,
     render_bar,
     render_card,
+    render_facts,
     render_page,
     render_state,
     render_time,
 )
 from controller.web.pages.log import Line, line_limits, line_reason, log_lines
-from controller.web.pages.plan_chart import plan_chart
-from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
+from controller.web.pages.plan_chart import plan_chart, without_overhead
+from controller.web.pages.savings import PART_NAMES, run_entry, savings_of, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
@@ -68,6 +70,7 @@ class Overview(NamedTuple):
         sums: what was saved; None: not known.
         sums_fault: why not, a sentence; "": not yet.
         troubles: what keeps this process from its work, a sentence each.
+        powers: what all runs drew together in the last hours, by quarter-hours.
         takes_orders: whether pins can be ended here.
     """
 
@@ -75,6 +78,7 @@ class Overview(NamedTuple):
     sums: Sums | None
     sums_fault: str = ""
     troubles: Sequence[str] = ()
+    powers: Sequence[MeanPower] = ()
     takes_orders: bool = False
 
 
@@ -87,7 +91,7 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
         _saved_today(overview, n_running=len(running)),
         _power_now(overview.state, views, running),
         _gpus(views),
-        _grid_and_plan(overview.state, running, now_s, zone),
+        _grid_and_plan(overview, running, now_s, zone),
         _decisions(overview.state, now_s, zone),
         _runs(running, now_s, zone),
     ]
@@ -212,9 +216,20 @@ def _saved_today(overview: Overview, *, n_running: int) -> Markup:
             for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
             if (told := told_saving(entry)) is not None
         )
+        if is_told and sums.parts:
+            content.append(render_facts(_parts(sums)))
         content += [element("p", escaped(longer), class_="small")] if longer else []
     note = "since midnight, against the same work at the prior limits"
     return render_card("Saved today", *content, width="wide", note=note, link=("/history", "History"))
+
+
+def _parts(sums: Sums) -> Iterator[tuple[str, Markup]]:
+    """Yield what the saving of today is made of."""
+    told = told_saving(sums.today)
+    if told is not None:
+        for part in sums.parts:
+            amount = told._replace(saved=part.saved, ci90=part.ci90, saved_ratio=None)
+            yield PART_NAMES[part.name], escaped(amount.saved_text)
 
 
 def _no_saving(today: Entry, n_running: int) -> Markup:
@@ -370,9 +385,15 @@ def _gpus(views: Sequence[GpuView]) -> Markup:
     return render_card("GPUs", render_tiles(views[:MAX_TILES]), more, note=note, link=("/gpus", "all GPUs"))
 
 
-def _grid_and_plan(state: SiteState, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
-    schedules = [run.schedule for run in running.values() if run.schedule is not None]
-    chart = plan_chart(first_signal(state), schedules, n_running=len(running), now_s=now_s, zone=zone)
+def _grid_and_plan(overview: Overview, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Markup:
+    chart = plan_chart(
+        first_signal(overview.state),
+        [without_overhead(run.schedule, run.energy) for run in running.values() if run.schedule is not None],
+        drawn=overview.powers,
+        n_running=len(running),
+        now_s=now_s,
+        zone=zone,
+    )
     return element("section", render_chart(chart, has_readout=True), class_="card wide")
 
 

@@ -1,18 +1,22 @@
-"""The grid's signal and the power planned for the runs, on one axis of time."""
+"""The grid's signal and the power of the runs, drawn and planned, on one axis of time."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import tzinfo
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
+import msgspec
+
+from controller.history.energy_history.reading import MeanPower
 from controller.web.charts.marks import Band, Chart, Line, Mark, NumberAxis, Panel, Rule, TimeAxis
 from controller.web.charts.ticks import number_text
 from controller.web.pages.layout import moment_text
 from controller.web.pages.words import typeset
 from policies.vocabulary.units import HOUR_S
-from publishers.messages.reports import GridSignal, RunSchedule, SignalValue
+from publishers.messages.reports import GridSignal, RunEnergy, RunSchedule, SignalValue
 
 BACK_S: Final = 12 * HOUR_S
 AHEAD_S: Final = 24 * HOUR_S
@@ -22,13 +26,20 @@ _UNITS: Final = {"g/kWh": "g CO₂e per kWh"}
 
 
 def plan_chart(
-    signal: GridSignal | None, schedules: Sequence[RunSchedule], *, n_running: int, now_s: float, zone: tzinfo
+    signal: GridSignal | None,
+    schedules: Sequence[RunSchedule],
+    *,
+    drawn: Sequence[MeanPower],
+    n_running: int,
+    now_s: float,
+    zone: tzinfo,
 ) -> Chart:
     """Return the chart of 12 hours back and 24 ahead.
 
     Args:
         signal: of the grid; None: none is known.
-        schedules: of the runs that have a plan.
+        schedules: of the runs that have a plan, without overhead.
+        drawn: what all runs drew together, by quarter-hours.
         n_running: how many runs go on.
         now_s: the time [Unix s].
         zone: of its axis.
@@ -38,8 +49,8 @@ def plan_chart(
     )
     words = ["No signal of the grid is known."] if signal is None else [signal_sentence(signal, now_s=now_s, zone=zone)]
     starts_s, powers_w = planned_power(schedules, now_s=now_s, until_s=now_s + AHEAD_S)
-    if powers_w:
-        panels.append(_power_panel(starts_s, powers_w, now_s=now_s, is_named=not panels))
+    if powers_w or drawn:
+        panels.append(power_panel(drawn, starts_s, powers_w, whose="the runs", now_s=now_s, is_named=not panels))
     words.append(_plan_sentence(len(schedules), n_running))
     return Chart(
         title="The grid and the plan, 12 h back and 24 h ahead",
@@ -189,22 +200,60 @@ def _powers_at(plan: RunSchedule, starts_s: Iterable[float]) -> Iterator[float]:
         yield plan.entries[place].power_w if at_s < plan.until_s else 0.0
 
 
-def _power_panel(starts_s: Sequence[float], powers_w: Sequence[float], *, now_s: float, is_named: bool) -> Panel:
-    is_large = max(powers_w) >= 1e3  # noqa: PLR2004 — a kilowatt
+def without_overhead(schedule: RunSchedule, record: RunEnergy | None) -> RunSchedule:
+    """Return a plan with the power of its GPUs alone: it weighs the rest of the machine and the building, too."""
+    host_power_w, pue = (record.host_power_w or 0.0, record.pue or 1.0) if record is not None else (0.0, 1.0)
+    if not host_power_w and pue == 1:
+        return schedule
+    entries = [
+        msgspec.structs.replace(entry, power_w=max(entry.power_w / pue - host_power_w, 0.0))
+        for entry in schedule.entries
+    ]
+    return msgspec.structs.replace(schedule, entries=entries)
+
+
+def power_panel(
+    drawn: Sequence[MeanPower],
+    starts_s: Sequence[float],
+    powers_w: Sequence[float],
+    *,
+    whose: str,
+    now_s: float,
+    is_named: bool,
+) -> Panel:
+    """Return the power that was drawn, by quarter-hours, and the one that is planned.
+
+    Args:
+        drawn: in the order of their times; none: none is known.
+        starts_s: when the planned power changes and, after that, when the plan ends [Unix s].
+        powers_w: the planned powers [W]; none: there is no plan.
+        whose: of what: "its GPUs".
+        now_s: the time [Unix s].
+        is_named: whether the line at now has its name.
+    """
+    is_large = max((*powers_w, *(power.power_w for power in drawn))) >= 1e3  # noqa: PLR2004 — a kilowatt
     size, unit = (1e3, "kW") if is_large else (1.0, "W")
-    line = Line(
-        name="planned power",
-        xs=starts_s,
-        ys=[power_w / size for power_w in powers_w],
-        colour="power",
-        dash="dashed",
-        is_stepped=True,
-        is_filled=True,
-    )
-    label = f"{unit} planned for the runs"
-    return Panel(
-        axis=NumberAxis(label=label, has_zero=True), marks=[_now(now_s, is_named=is_named), line], height_em=7.0
-    )
+    marks: list[Mark] = [_now(now_s, is_named=is_named)]
+    if drawn:
+        steps = list(_drawn_steps(drawn, now_s))
+        xs, ys = [at_s for at_s, _ in steps], [power_w / size for _, power_w in steps]
+        marks.append(Line(name="drawn", xs=xs, ys=ys, colour="power", is_stepped=True))
+    if powers_w:
+        ys = [power_w / size for power_w in powers_w]
+        planned = Line(name="planned", xs=starts_s, ys=ys, colour="power", dash="dashed", is_stepped=True)
+        marks.append(replace(planned, is_filled=True))
+    return Panel(axis=NumberAxis(label=f"{unit} of {whose}", has_zero=True), marks=marks, height_em=7.0)
+
+
+def _drawn_steps(drawn: Sequence[MeanPower], now_s: float) -> Iterator[tuple[float, float]]:
+    """Yield when the power changes, and to which; NaN where it is not known for a while."""
+    end_s = drawn[0].starts_s
+    for starts_s, power_w, _ in drawn:
+        if starts_s > end_s:
+            yield end_s, math.nan
+        yield starts_s, power_w
+        end_s = min(starts_s + STEP_S, now_s)
+    yield end_s, math.nan
 
 
 def _now(now_s: float, *, is_named: bool = True) -> Rule:

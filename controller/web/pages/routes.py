@@ -1,6 +1,7 @@
 """The routes of the pages of runs, the grid, the log and the history; a fault is a page that says what is wrong."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Final, TypeVar
 
@@ -9,7 +10,7 @@ from msgspec import Meta, Struct, field
 from sqlalchemy import Connection
 
 from controller.history.energy_history.query import AskedName
-from controller.history.energy_history.reading import decisions, ended_runs, past_run
+from controller.history.energy_history.reading import decisions, ended_runs, past_run, run_quarters
 from controller.runtime.clock import Clock
 from controller.runtime.markup import element, escaped
 from controller.web.live.site_state import SiteState
@@ -17,8 +18,8 @@ from controller.web.pages.grid import render_grid
 from controller.web.pages.history import HistoryQuery, read_month, render_history
 from controller.web.pages.layout import render_card, render_page
 from controller.web.pages.log import N_DECISIONS, Asked, render_log
-from controller.web.pages.run import render_run, run_view
-from controller.web.pages.runs import N_ENDED, SINCE_S, render_runs
+from controller.web.pages.runs.run_page import render_run, run_view
+from controller.web.pages.runs.runs_page import N_ENDED, SINCE_S, render_runs
 from controller.web.serving import page_response, zone_of
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
@@ -29,6 +30,8 @@ from publishers.shared.http.server import ConcurrencyLimit, Route
 
 READ_TIMEOUT_S: Final = 5.0
 """A page waits no longer for the history [s]; those behind it have the rest of the time of an answer."""
+COURSE_S: Final = 1.0
+"""The page of a run waits no longer for what the run did before [s]."""
 N_WAITING: Final = 16
 """Pages are made one after the other; so many may wait, and more are refused."""
 _LATEST_S: Final = 2.0**53
@@ -56,17 +59,19 @@ class _Pages:
         return await self._store.read(work, timeout_s=READ_TIMEOUT_S)
 
     async def run(self, request: web.Request) -> str:
-        """Return the page of a run; one that is heard needs no history."""
+        """Return the page of a run; of one that is heard, the history has its course alone, and may be away."""
         try:
             key = RunKey(path_user(request), path_name(request, "job"), path_name(request, "run"))
         except ProblemError as error:
             raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_run", error.problem.detail) from error
         now_s = self._clock.now_s()
         known = self._state.runs.get(key)
-        past = None
+        past, quarters = None, None
         if known is None or known.energy is None or known.energy.final:
             past = await self._read(lambda connection: past_run(connection, key))
-        view = run_view(self._state, key, past, now_s, takes_orders=self._takes_orders)
+        with suppress(OSError, DatabaseVersionError):
+            quarters = await self._store.read(lambda connection: run_quarters(connection, key), timeout_s=COURSE_S)
+        view = run_view(self._state, key, past, now_s, quarters=quarters, takes_orders=self._takes_orders)
         if view is None:
             detail = f"No run {key} is known. The history keeps runs as long as its configuration says."
             raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_run", detail)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from controller.history.energy_history.growth import run_amounts
 from controller.history.energy_history.report import Entry, Part, entry_of
@@ -10,6 +10,13 @@ from controller.web.pages.words import percent_text, range_text, typeset
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
+
+PART_NAMES: Final = {
+    "better_limit": "better limit",
+    "following": "following the grid",
+    "measuring": "measuring",
+}
+"""What a saving is made of."""
 
 
 class Saving(NamedTuple):

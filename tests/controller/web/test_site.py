@@ -236,6 +236,29 @@ async def test_the_curve_and_the_plan_of_a_run_are_shown_and_not_recorded(tmp_pa
         assert await served.dropped("invalid") == 1
 
 
+async def test_the_course_of_a_run_is_read_from_the_history_where_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(*_: object, **__: object) -> None:
+        raise TimeoutError
+
+    path = "/run/alice/resnet50/r1"
+    async with site(tmp_path) as served:
+        for hours in (1.0, 1.5, 2.0):
+            record = run_record(n_gpus=1, duration_s=3_600.0 * hours, energy_j=36e4 * hours, carbon_g=80.0 * hours)
+            record = msgspec.structs.replace(record, time_s=MIDNIGHT_S + 3_600.0 * (hours - 2.0))
+            served.bus.publish(*run_message(measured(record, saved_ratio=0.1)))
+            await asyncio.sleep(PERIOD_S + 1)
+        page = await served.page(path)
+        assert "Slower since the start" in page.text
+        assert "2023-11-14 23:15 3 2.6 to 3.4" in page.text
+        assert "100 to 100" not in page.text
+        assert "W of its GPUs" in page.text
+        monkeypatch.setattr(SqliteStore, "read", slow)
+        text = (await served.page(path)).text
+        assert "Slower since the start Not known: the history cannot be read now." in text
+
+
 async def test_runs_decisions_and_months_have_pages(tmp_path: Path) -> None:
     async with site(tmp_path) as served:
         served.bus.publish(*run_message(FINAL), qos=1, retain=True)

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, event, func, select
 from controller.config import Retention
 from controller.history.energy_history import writing
 from controller.history.energy_history.plausibility import FUTURE_S
+from controller.history.energy_history.report import PARTS
 from controller.history.energy_history.schema import GPU_QUARTERS, GPUS, GRID_QUARTERS, RUN_QUARTERS, RUNS
 from controller.history.energy_history.writing import tidy, write_messages
 from policies.vocabulary.units import DAY_S
@@ -28,6 +29,9 @@ def gpu_j(connection: Connection) -> float:
 def run_j(connection: Connection) -> float:
     """Return what all runs have used [J]."""
     return float(connection.execute(select(func.sum(RUN_QUARTERS.c.energy_j))).scalar() or 0.0)
+
+
+SPLIT_FIELDS = [f"saved_{part}_{end}" for part in PARTS for end in ("ratio", "ci90_ratio")]
 
 
 def counters(*readings: tuple[float, float]) -> list[tuple[str, bytes]]:
@@ -224,6 +228,7 @@ def test_two_runs_of_one_name_do_not_add_up_again_and_again() -> None:
         {"cost": -1e15},
         {"evidence": "measured", "cost": 1.0, "baseline_cost": 1e15},
         {"evidence": "measured", "cost": 1e5, "carbon_g": None, "saved_ratio": 0.9},
+        {"evidence": "measured", **dict.fromkeys(SPLIT_FIELDS, 1e9), "baseline_carbon_g": 1.0},
         {"saved_energy_ratio": 1.0},
         {"saved_energy_ratio": -100.0},
         {"saved_energy_ci90_ratio": 5.0},

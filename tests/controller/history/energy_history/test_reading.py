@@ -10,7 +10,17 @@ from sqlalchemy import event, select, update
 
 from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile, read_history
-from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, past_run, run_parts
+from controller.history.energy_history.reading import (
+    Period,
+    RunFilter,
+    RunQuarter,
+    gpu_entries,
+    mean_powers,
+    past_run,
+    quarter_powers,
+    run_parts,
+    run_quarters,
+)
 from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import RUNS
 from controller.history.energy_history.writing import write_messages
@@ -70,6 +80,47 @@ def test_a_run_counts_once_as_a_whole_or_by_the_parts_that_are_known() -> None:
             ("followed", 1e6),
         ]
         assert run_parts(connection, [ALL], RunFilter(user="nobody")) == [[]]
+
+
+def test_what_all_runs_drew_is_by_whole_quarter_hours_and_each_counts_once() -> None:
+    with memory() as connection:
+        for run in ("r1", "r2"):  # first heard of after 3 hours at 100 W, then 200 W
+            told = [(3.0, 1.08e6), (3.25, 1.26e6), (3.5, 1.44e6), (3.75, 1.62e6)]
+            for hours, energy_j in told:
+                record = run_record(
+                    run=run,
+                    n_gpus=1,
+                    time_s=MIDNIGHT_S + 3_600.0 * hours,
+                    duration_s=3_600.0 * hours,
+                    energy_j=energy_j,
+                )
+                messages = [run_message(record, node=node) for node in (None, "node-a")]
+                write_messages(connection, messages, topics=TOPICS, session_s=None)
+        found = mean_powers(connection, Period(MIDNIGHT_S + 3 * 3_600.0, MIDNIGHT_S + 3.75 * 3_600.0 + 60.0))
+        assert [(power.starts_s - MIDNIGHT_S, power.power_w) for power in found] == [
+            (10_800.0, 200.0),
+            (11_700.0, 400.0),
+            (12_600.0, 400.0),
+        ]
+        before = mean_powers(connection, Period(MIDNIGHT_S + 3_600.0, MIDNIGHT_S + 4 * 3_600.0))
+        assert [power.power_w for power in before] == [200.0] * 9 + [400.0] * 3
+        quarters = run_quarters(connection, RunKey("alice", "resnet50", "r2"))
+        assert [(it.starts_s - MIDNIGHT_S, it.energy_j, it.duration_s) for it in quarters] == [
+            (10_800, 1.08e6, 10_800.0),
+            (11_700, 1.8e5, 900.0),
+            (12_600, 1.8e5, 900.0),
+            (13_500, 1.8e5, 900.0),
+        ]
+        assert run_quarters(connection, RunKey("alice", "resnet50", "r3")) == []
+
+
+def test_quarters_in_which_a_run_was_not_heard_of_are_of_the_next_one() -> None:
+    rows = [(0, 9e4, 900.0), (1_800, 3.6e5, 1_780.0), (2_700, 9e4, 940.0), (3_600, 4.5e4, 450.0), (4_500, None, None)]
+    quarters = [RunQuarter(at_s, 900, energy_j, used_s, None, None) for at_s, energy_j, used_s in rows]
+    found = list(quarter_powers([*quarters, RunQuarter(86_400, 86_400, 1e6, 86_400.0, None, None)]))
+    assert [power.starts_s for power in found] == [0, 900, 1_800, 2_700, 3_600]
+    assert [round(power.power_w) for power in found] == [100, 202, 202, 96, 100]
+    assert [power.present_ratio for power in found] == [1, 1, 1, 1, 0.5]
 
 
 def test_days_cost_one_read_of_the_runs() -> None:

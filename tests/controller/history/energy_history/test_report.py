@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.history.energy_history.growth import Amounts, run_amounts, run_growth
-from controller.history.energy_history.report import Entry, Part, entry_of, sum_of_gpus
+from controller.history.energy_history.report import PARTS, Entry, Part, entry_of, saving_parts, sum_of_gpus
 from publishers.messages.reports import RunEnergy
-from tests.controller.history.energy_history.records import measured, run_record
+from tests.controller.history.energy_history.records import measured, run_record, split
 
 USED = run_record(duration_s=1_000.0, energy_j=9e5, carbon_g=90.0)
 KNOWN = measured(USED, saved_ratio=0.1, ci90_ratio=0.02)
@@ -65,6 +65,43 @@ def test_a_part_of_a_run_has_the_share_of_its_interval() -> None:
     entry = entry_of("today", [part(amounts=half)])
     assert entry.saved_carbon_g == pytest.approx(5.0)
     assert entry.saved_carbon_ci90_g == pytest.approx(1.0)
+
+
+def test_what_a_saving_is_made_of_adds_up_to_it() -> None:
+    parts = [part(split(KNOWN, 0.03), job="a"), part(split(KNOWN, 0.05), job="b")]
+    found = saving_parts(parts, "carbon_g")
+    assert [it.name for it in found] == ["better_limit", "following", "measuring"]
+    assert [it.saved for it in found] == pytest.approx([14.0, 8.0, -2.0])
+    assert sum(it.saved for it in found) == pytest.approx(entry_of("", parts).saved_carbon_g or 0.0)
+    assert [it.ci90 for it in found] == pytest.approx([0.5 * math.sqrt(2)] * 3)
+    assert saving_parts(parts, "cost") == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        part(run="r2"),
+        part(split(KNOWN, 0.03), run="r2", amounts=run_amounts(KNOWN)),
+        part(msgspec.structs.replace(split(KNOWN, 0.03), saved_following_ci90_ratio=None), run="r2"),
+    ],
+    ids=["a run does not know its parts", "it has known them only since", "a part has no interval"],
+)
+def test_what_a_saving_is_made_of_is_not_told_of_a_part_of_it(other: Part) -> None:
+    assert saving_parts([part(split(KNOWN, 0.03)), other], "carbon_g") == []
+
+
+def test_what_a_days_saving_is_made_of_is_the_growth_of_the_parts() -> None:
+    account, _ = run_growth(None, split(KNOWN, 0.03))
+    later = run_record(time_s=(KNOWN.time_s or 0.0) + 900.0, duration_s=2_000.0, energy_j=18e5, carbon_g=170.0)
+    _, grown = run_growth(account, split(measured(later, saved_ratio=0.15), 0.06))
+    found = saving_parts([part(split(measured(later, saved_ratio=0.15), 0.06), amounts=grown)], "carbon_g")
+    assert [it.saved for it in found] == pytest.approx([0.10 * 200 - 8, 0.06 * 200 - 3, -0.01 * 200 + 1])
+
+
+def test_without_evidence_at_its_end_what_a_saving_was_made_of_is_taken_back() -> None:
+    account, _ = run_growth(None, split(KNOWN, 0.03))
+    _, grown = run_growth(account, msgspec.structs.replace(USED, final=True, evidence="incomplete"))
+    assert [grown[f"{name}_carbon_g"] for name in PARTS] == pytest.approx([-8.0, -3.0, 1.0])
 
 
 def test_several_currencies_have_no_sum() -> None:

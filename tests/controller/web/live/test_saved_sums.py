@@ -154,7 +154,7 @@ async def test_zones_of_one_midnight_are_read_once_and_while_they_are_asked_for(
         for zone in ("Europe/Berlin", "Europe/Paris", "Asia/Kathmandu"):
             await sums.asked(MIDNIGHT_S, ZoneInfo(zone))
         assert store.n_reads == 2
-        for after_s, n_reads in ((ASKED_S, 3), (ASKED_S + 1, 1)):
+        for after_s, n_reads in ((ASKED_S, 4), (ASKED_S + 1, 2)):  # one is of powers
             store.n_reads = 0
             await sums.refresh(MIDNIGHT_S + after_s)
             assert store.n_reads == n_reads
@@ -162,7 +162,7 @@ async def test_zones_of_one_midnight_are_read_once_and_while_they_are_asked_for(
             await sums.asked(MIDNIGHT_S, timezone(timedelta(hours=hours - 2 * MAX_ZONES)))
         store.n_reads = 0
         await sums.refresh(MIDNIGHT_S)
-        assert store.n_reads == MAX_ZONES + 1
+        assert store.n_reads == MAX_ZONES + 2
 
 
 async def test_a_page_waits_for_a_new_day_but_not_for_long_nor_in_vain() -> None:
@@ -181,3 +181,19 @@ async def test_a_page_waits_for_a_new_day_but_not_for_long_nor_in_vain() -> None
         store.error, store.takes_s = None, WAIT_S / 2
         await sums.refresh(MIDNIGHT_S)
         assert sums.at(MIDNIGHT_S, UTC) is not None
+
+
+async def test_what_all_runs_drew_is_read_with_the_sums_and_stays_where_that_fails() -> None:
+    with machine_zone("UTC"), memory() as connection:
+        used = run_record(n_gpus=1, time_s=MIDNIGHT_S + 899.0, duration_s=900.0, energy_j=9e4)
+        write_messages(connection, messages=[run_message(used)], topics=TOPICS, session_s=None)
+        store = FakeStore(connection)
+        sums = SavedSums(store)
+        await sums.refresh(MIDNIGHT_S + 1_800.0)
+        assert [power[:2] for power in sums.powers] == [(MIDNIGHT_S, 100.0)]
+        store.error = OSError("away")
+        await sums.refresh(MIDNIGHT_S + 86_400.0)
+        assert [power[:2] for power in sums.powers] == [(MIDNIGHT_S, 100.0)]
+        store.error = None
+        await sums.refresh(MIDNIGHT_S + 86_400.0)
+        assert sums.powers == []

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from controller.history.energy_history.growth import run_amounts
-from controller.history.energy_history.report import Part, entry_of
+from controller.history.energy_history.report import Part, entry_of, saving_parts
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import Shown, SiteState
 from controller.web.pages.overview import Overview
@@ -147,7 +147,8 @@ class Site:
         """Return what the first page is about, with the sums of the runs that are known."""
         parts = [Part(*key, run.energy, run_amounts(run.energy)) for key, run in self.state.runs.items() if run.energy]
         entry = entry_of("", parts)
-        return Overview(self.state, Sums(self.now_s, self.now_s, entry, entry, entry), "", troubles)
+        of_today = saving_parts(parts, "carbon_g")
+        return Overview(self.state, Sums(self.now_s, self.now_s, entry, entry, entry, of_today), "", troubles)
 
 
 def grid_signal(now_s: float, *, offset: float = 0.0, scale: float = 1.0) -> GridSignal:

@@ -6,7 +6,7 @@ from controller.runtime.markup import escaped
 from controller.web.live.element_ids import SITE_BAR
 from controller.web.pages.gpus import MAX_ROWS, gpu_views, live_values, render_gpus
 from controller.web.pages.overview import running_runs
-from controller.web.pages.run import run_view
+from controller.web.pages.runs.run_page import run_view
 from publishers.messages.reports import GpuEnergy
 from tests.controller.history.energy_history.records import TOPICS
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, site_of

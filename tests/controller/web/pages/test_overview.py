@@ -26,7 +26,7 @@ from controller.web.pages.overview import (
 )
 from publishers.messages.reports import LimitChange, NodeStatus
 from publishers.messages.topics import RunKey
-from tests.controller.history.energy_history.records import TOPICS
+from tests.controller.history.energy_history.records import TOPICS, split
 from tests.controller.web.pages.site import NOW_S, ZONE, Found, Site, price_signal, site_of
 from tests.controller.web.pages.test_log import alternating
 
@@ -69,6 +69,20 @@ def test_the_numbers_are_those_of_the_messages() -> None:
     ):
         assert part in text, part
     assert "to look at" not in text
+
+
+def test_todays_saving_says_what_it_is_made_of_where_that_is_known() -> None:
+    site = one_run()
+    assert "better limit" not in found(site).text
+    run = site.state.runs[KEY]
+    assert run.energy is not None
+    run.energy = split(run.energy, 0.002)
+    text = found(site).text
+    assert "better limit 52.9 g CO₂e (51.1 to 54.6 g CO₂e)" in text
+    assert "following the grid 0.7 g CO₂e (\u22121.05 to 2.45 g CO₂e)" in text
+    assert "measuring \u22123.5 g CO₂e (\u22125.25 to \u22121.75 g CO₂e)" in text
+    run.energy = msgspec.structs.replace(run.energy, evidence="too_early")
+    assert "better limit" not in found(site).text
 
 
 def test_bars_say_the_same_as_the_numbers_beside_them() -> None:

@@ -10,7 +10,7 @@ from controller.web.pages.gpus import gpu_views, live_values, render_gpus
 from controller.web.pages.log import Asked as AskedLog
 from controller.web.pages.log import log_lines, render_log
 from controller.web.pages.overview import live_overview, render_overview
-from controller.web.pages.run import render_run, run_view
+from controller.web.pages.runs.run_page import render_run, run_view
 from publishers.messages.reports import LimitChange
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable

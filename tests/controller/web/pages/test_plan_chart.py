@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.history.energy_history.reading import MeanPower
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Band, Line
 from controller.web.pages.plan_chart import (
@@ -13,10 +14,13 @@ from controller.web.pages.plan_chart import (
     STEP_S,
     plan_chart,
     planned_power,
+    power_panel,
     signal_panel,
     signal_sentence,
+    without_overhead,
 )
 from publishers.messages.reports import GridSignal, RunSchedule, ScheduleEntry, SignalValue
+from tests.controller.history.energy_history.records import run_record
 from tests.controller.web.pages.site import NOW_S, ZONE, grid_signal, price_signal
 
 HOUR_S = 3_600.0
@@ -72,6 +76,26 @@ def test_planned_power_is_the_sum_of_its_runs_at_each_moment(
                 began = [entry for entry in schedule.entries if entry.starts_s <= at_s]
                 expected_w += (began[-1] if began else schedule.entries[0]).power_w
         assert power_w == expected_w
+
+
+def test_what_was_drawn_is_solid_with_gaps_and_what_is_planned_dashed() -> None:
+    drawn = [MeanPower(NOW_S - 3_600.0, 1_200.0), MeanPower(NOW_S - 2_700.0, 900.0), MeanPower(NOW_S - 900.0, 800.0)]
+    panel = power_panel(drawn, [NOW_S, NOW_S + HOUR_S], [700.0], whose="the runs", now_s=NOW_S, is_named=False)
+    _, past, ahead = panel.marks
+    assert isinstance(past, Line)
+    assert isinstance(ahead, Line)
+    assert (past.dash, ahead.dash, panel.axis.label) == ("solid", "dashed", "kW of the runs")
+    assert [x - NOW_S for x in past.xs] == [-3_600, -2_700, -1_800, -900, 0]
+    assert [repr(y) for y in past.ys] == ["1.2", "0.9", "nan", "0.8", "nan"]
+    assert list(ahead.ys) == [0.7]
+
+
+def test_a_plan_that_weighs_the_building_is_shown_by_its_gpus_alone() -> None:
+    schedule = plan(600.0)
+    assert without_overhead(schedule, run_record()) is schedule
+    assert without_overhead(schedule, None) is schedule
+    (entry,) = without_overhead(schedule, run_record(host_power_w=200.0, pue=1.5)).entries
+    assert entry.power_w == 200.0
 
 
 def panel_marks(signal: GridSignal) -> dict[str, Line | Band]:
@@ -132,8 +156,9 @@ def test_the_sentence_names_the_highest_and_lowest_hour_ahead_if_known() -> None
 
 
 def test_a_chart_of_nothing_and_of_a_day_with_25_hours_is_drawn() -> None:
-    assert "No signal of the grid is known." in render_chart(plan_chart(None, [], n_running=0, now_s=NOW_S, zone=ZONE))
+    nothing = plan_chart(None, [], drawn=[], n_running=0, now_s=NOW_S, zone=ZONE)
+    assert "No signal of the grid is known." in render_chart(nothing)
     clocks_change_s = 1_792_890_000.0  # 2026-10-25 03:00 CEST, which becomes 02:00 CET
     signal = grid_signal(clocks_change_s - 6 * HOUR_S)
-    chart = plan_chart(signal, [], n_running=1, now_s=clocks_change_s - 6 * HOUR_S, zone=ZONE)
+    chart = plan_chart(signal, [], drawn=[], n_running=1, now_s=clocks_change_s - 6 * HOUR_S, zone=ZONE)
     assert "0 of 1 runs have a plan." in render_chart(chart)

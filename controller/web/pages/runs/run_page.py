@@ -1,21 +1,18 @@
 """A run: how far it is, what was saved, how much slower it is of how much is allowed, its plan, its curve."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from itertools import pairwise
 from typing import Final
 
-from controller.history.energy_history.reading import PastRun
+from controller.history.energy_history.reading import PastRun, RunQuarter
 from controller.history.energy_history.report import Part
 from controller.history.energy_history.sentence import how_counted
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
-from controller.web.charts.marks import Chart, Line, Mark, NumberAxis, Panel, Points, Rule, TimeAxis
 from controller.web.live.site_state import SILENT_S, RunState, SiteState
 from controller.web.pages.gpus import gpu_views
-from controller.web.pages.layout import moment_text, render_card, render_facts, render_page, render_state, render_time
+from controller.web.pages.layout import render_card, render_facts, render_page, render_state, render_time
 from controller.web.pages.log import Asked, log_lines, render_lines
 from controller.web.pages.overview import (
     first_signal,
@@ -27,9 +24,11 @@ from controller.web.pages.overview import (
     render_release,
     shown_end_s,
 )
-from controller.web.pages.plan_chart import AHEAD_S, BACK_S, signal_panel, signal_sentence
-from controller.web.pages.runs import render_run_state, used_text, who
-from controller.web.pages.savings import run_entry, slower_text, told_saving
+from controller.web.pages.runs.curve import curve_chart
+from controller.web.pages.runs.plan import plan_chart_of_run
+from controller.web.pages.runs.runs_page import render_run_state, used_text, who
+from controller.web.pages.runs.slowdown import slowdown_chart
+from controller.web.pages.savings import PART_NAMES, run_entry, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
@@ -41,7 +40,7 @@ from controller.web.pages.words import (
 )
 from policies.vocabulary.units import duration_text
 from publishers.messages.reasons import short_reason
-from publishers.messages.reports import ProfileEntry, ProfileReport, RunEnergy, RunSchedule
+from publishers.messages.reports import RunEnergy, RunSchedule
 from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import power_text
 
@@ -57,11 +56,6 @@ _ORDERS: Final = {
     "reset": "its own goal",
 }
 _PINNED_ORDERS: Final = {"release": "release its limit", **_ORDERS, "pin": "pin another limit"}
-_SPLIT: Final = (
-    ("better limit", "saved_better_limit_ratio", "saved_better_limit_ci90_ratio"),
-    ("following the grid", "saved_following_ratio", "saved_following_ci90_ratio"),
-    ("measuring", "saved_measuring_ratio", "saved_measuring_ci90_ratio"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +68,7 @@ class RunView:
         record: the newest.
         past: what the history has; None: nothing, or it could not be asked.
         goes_on: whether it runs now, and is heard.
+        quarters: what it took and used, by quarter-hours; None: the history could not be asked.
         takes_orders: whether people can order here what it does.
     """
 
@@ -82,11 +77,18 @@ class RunView:
     record: RunEnergy | None
     past: PastRun | None
     goes_on: bool
+    quarters: Sequence[RunQuarter] | None = ()
     takes_orders: bool = False
 
 
 def run_view(
-    state: SiteState, key: RunKey, past: PastRun | None, now_s: float, *, takes_orders: bool = False
+    state: SiteState,
+    key: RunKey,
+    past: PastRun | None,
+    now_s: float,
+    *,
+    quarters: Sequence[RunQuarter] | None = (),
+    takes_orders: bool = False,
 ) -> RunView | None:
     """Return a run, by what was heard or else by the history; None: neither knows it."""
     run = state.runs.get(key)
@@ -96,17 +98,26 @@ def run_view(
     goes_on = run is not None and record is not None and record.state == "running" and run.is_heard(now_s)
     if record is None and past is not None:
         record = past.record
-    return RunView(key=key, run=run or RunState(), record=record, past=past, goes_on=goes_on, takes_orders=takes_orders)
+    return RunView(
+        key=key,
+        run=run or RunState(),
+        record=record,
+        past=past,
+        goes_on=goes_on,
+        quarters=quarters,
+        takes_orders=takes_orders,
+    )
 
 
 def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -> str:
     """Return the page, HTML."""
     parts = [
         _progress(view, now_s, zone),
-        _saved(view),
+        _saved(view, now_s),
         _slower(view),
         *([_plan(view, state, now_s, zone), _now(view, state, now_s)] if view.goes_on else []),
         _curve(view),
+        *_slowdown(view, now_s, zone),
         _decisions(view, state, now_s, zone),
         *_how_counted(view),
     ]
@@ -174,20 +185,44 @@ def _signed_duration(duration_s: float) -> str:
     return f"{'-' if duration_s < 0 else ''}{duration_text(abs(duration_s))}"
 
 
-def _saved(view: RunView) -> Markup:
+def _saved(view: RunView, now_s: float) -> Markup:
     record = view.record
     entry = run_entry(view.key, record) if record is not None else None
     if record is None or entry is None or told_saving(entry) is None:
         content = [element("p", escaped(_capital(without_number_text(record))), class_="second")]
     else:
         content = [render_figures(entry), *_split(record)]
+    expected = expected_text(view.run.schedule, record, now_s) if view.goes_on else ""
+    content += [element("p", escaped(expected), class_="small")] if expected else []
     title = "Saved so far" if view.goes_on else "Saved"
     return render_card(title, *content, width="wide", note="against the same work at the prior limits")
 
 
+def expected_text(schedule: RunSchedule | None, record: RunEnergy | None, now_s: float) -> str:
+    """Return what a plan expects to save of the time that it tells, with its intervals; "": not known."""
+    if schedule is None or record is None or schedule.until_s <= now_s:
+        return ""
+    of_signal = schedule.expected_saved_ratio, schedule.expected_saved_ci90_ratio
+    of_energy = schedule.expected_saved_energy_ratio, schedule.expected_saved_energy_ci90_ratio
+    signal = "CO₂e" if record.carbon_g is not None else "cost" if record.cost is not None else ""
+    told = {signal: of_signal, "energy": of_energy}
+    shares = [
+        f"{_share_text(ratio, half)} of {name}"
+        for name, (ratio, half) in told.items()
+        if name and ratio is not None and half is not None
+    ]
+    if not shares:
+        return ""
+    lasts, saved = typeset(duration_text(schedule.until_s - now_s)), " and ".join(shares)
+    return f"The plan for the coming {lasts} is expected to save {saved}."
+
+
 def _split(record: RunEnergy) -> Iterator[Markup]:
     """Yield what the saving is made of, where each part is known to a point."""
-    parts = [(name, getattr(record, ratio), getattr(record, half)) for name, ratio, half in _SPLIT]
+    parts = [
+        (name, getattr(record, f"saved_{part}_ratio"), getattr(record, f"saved_{part}_ci90_ratio"))
+        for part, name in PART_NAMES.items()
+    ]
     if any(ratio is None or half is None for _, ratio, half in parts):
         return
     yield render_facts((name, escaped(_share_text(ratio, half))) for name, ratio, half in parts)
@@ -255,55 +290,36 @@ def _now_facts(view: RunView, state: SiteState, now_s: float) -> Iterator[tuple[
 
 
 def _plan(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup:
-    """Return the plan below the signal, on one axis of time."""
-    schedule, signal = view.run.schedule, first_signal(state)
-    panels, words = [], []
-    if signal is not None:
-        panels.append(signal_panel(signal, since_s=now_s - BACK_S, until_s=now_s + AHEAD_S, now_s=now_s))
-        words.append(f"{signal.zone}: {signal_sentence(signal, now_s=now_s, zone=zone)}")
-    if schedule is not None and schedule.entries and schedule.until_s > now_s:
-        panels.append(_limit_panel(schedule, _prior_w(view.record), now_s, is_named=not panels))
-    elif view.record is not None and is_pinned(view.record, now_s):
-        until = moment_text(view.record.pinned_until_s or 0.0, now_s, zone)
-        words.append(f"A person has pinned its limit: it has no plan until {until}.")
-    else:
-        words.append("The run has no plan.")
-    chart = Chart(
-        title="The plan", words=" ".join(words), x_axis=TimeAxis(zone=zone), panels=panels, has_table=bool(panels)
+    chart = plan_chart_of_run(
+        view.run.schedule,
+        view.record,
+        first_signal(state),
+        quarters=view.quarters or (),
+        now_s=now_s,
+        zone=zone,
     )
     return element("section", render_chart(chart, has_readout=True), class_="card")
 
 
-def _limit_panel(schedule: RunSchedule, prior_w: float | None, now_s: float, *, is_named: bool) -> Panel:
-    entries = [
-        entry
-        for place, entry in enumerate(schedule.entries)
-        if place + 1 == len(schedule.entries) or schedule.entries[place + 1].starts_s > now_s
-    ]
-    limits_w = []
-    for entry in entries:
-        share = entry.second_ratio or 0.0
-        limit_w = (1 - share) * entry.power_limit_w + share * (entry.second_power_limit_w or entry.power_limit_w)
-        limits_w.append(math.nan if (entry.paused_ratio or 0.0) >= 1 else limit_w)
-    starts_s = [max(entry.starts_s, now_s) for entry in entries]
-    marks: list[Mark] = [
-        Rule(name="now" if is_named else "", value=now_s, axis="x", colour="now"),
-        Line(
-            name="planned limit",
-            xs=[*starts_s, max(schedule.until_s, starts_s[-1])],
-            ys=limits_w,
-            colour="power",
-            dash="dashed",
-            is_stepped=True,
-        ),
-    ]
-    if prior_w is not None:
-        marks.append(Rule(name="prior limit", value=prior_w, axis="y", colour="prior", dash="dotted"))
-    return Panel(axis=NumberAxis(label="W, limit of each GPU"), marks=marks, height_em=8.0)
-
-
-def _prior_w(record: RunEnergy | None) -> float | None:
-    return record.max_power_w / record.n_gpus if record and record.max_power_w and record.n_gpus else None
+def _slowdown(view: RunView, now_s: float, zone: tzinfo) -> Iterator[Markup]:
+    """Yield the course of the slowdown, where it is known how slow the run has been."""
+    if view.record is None:
+        return
+    entry = run_entry(view.key, view.record)
+    if view.quarters is None and entry.slowdown_ci90_ratio is not None:
+        text = element("p", escaped("Not known: the history cannot be read now."), class_="second")
+        yield render_card("Slower since the start", text)
+        return
+    chart = slowdown_chart(
+        view.quarters or (),
+        entry,
+        view.run.schedule if view.goes_on else None,
+        heard_s=view.record.time_s or now_s,
+        now_s=now_s if view.goes_on else None,
+        zone=zone,
+    )
+    if chart is not None:
+        yield element("section", render_chart(chart, has_readout=True), class_="card")
 
 
 def _curve(view: RunView) -> Markup:
@@ -317,82 +333,6 @@ def _curve(view: RunView) -> Markup:
     elif profile is not None and profile.state == "profiling":
         text = "It is being measured."
     return render_card("The curve", element("p", escaped(text), class_="second"), width="wide")
-
-
-def curve_chart(profile: ProfileReport | None, schedule: RunSchedule | None, record: RunEnergy | None) -> Chart | None:
-    """Return what each measured limit costs in time and saves in energy; None: fewer than two are measured."""
-    points = [
-        point for point in (profile.points if profile else ()) if point.power_w > 0 and point.iterations_per_s > 0
-    ]
-    points.sort(key=lambda point: point.power_limit_w)
-    if len(points) < 2:  # noqa: PLR2004 — one is no curve
-        return None
-    top = points[-1]
-    xs, ys = ([100 * ratio_of(point, top) for point in points] for ratio_of in (_slower_ratio, _saved_ratio))
-    x_halves, y_halves = zip(*(_halves(point, top) for point in points), strict=True)
-    marks: list[Mark] = [
-        Points(
-            name="measured, with its 95 % interval",
-            xs=xs,
-            ys=ys,
-            colour="power",
-            lefts=[x - 100 * half for x, half in zip(xs, x_halves, strict=True)],
-            rights=[x + 100 * half for x, half in zip(xs, x_halves, strict=True)],
-            lowers=[y - 100 * half for y, half in zip(ys, y_halves, strict=True)],
-            uppers=[y + 100 * half for y, half in zip(ys, y_halves, strict=True)],
-            labels=[typeset(power_text(point.power_limit_w)) for point in points],
-        )
-    ]
-    limits_w = [point.power_limit_w for point in points]
-    present = _present(list(zip(limits_w, xs, ys, strict=True)), record.power_limit_w if record is not None else None)
-    if present is not None:
-        marks.append(Points(name="now", xs=[present[0]], ys=[present[1]], colour="now", shape="ring"))
-    if schedule is not None and schedule.max_slowdown_ratio is not None:
-        budget = 100 * (schedule.max_slowdown_ratio - 1)
-        marks.append(Rule(name="allowed", value=budget, axis="x", colour="prior", dash="dashed"))
-    top_text = typeset(power_text(top.power_limit_w))
-    return Chart(
-        title="The curve",
-        words=f"For each limit, how much longer an iteration takes than at {top_text}, and how much less energy.",
-        x_axis=NumberAxis(label="% slower"),
-        panels=[Panel(axis=NumberAxis(label="% less energy for an iteration"), marks=marks)],
-    )
-
-
-def _slower_ratio(point: ProfileEntry, top: ProfileEntry) -> float:
-    return top.iterations_per_s / point.iterations_per_s - 1
-
-
-def _saved_ratio(point: ProfileEntry, top: ProfileEntry) -> float:
-    return 1 - point.power_w / top.power_w * top.iterations_per_s / point.iterations_per_s
-
-
-def _halves(point: ProfileEntry, top: ProfileEntry) -> tuple[float, float]:
-    """Return the half-widths of both intervals, from relative errors, which are independent; NaN: not known."""
-    if point is top:
-        return 0.0, 0.0
-    of_speed = math.hypot(*(_error_ratio(it.iterations_per_s_ci, it.iterations_per_s) for it in (point, top)))
-    of_energy = math.hypot(of_speed, *(_error_ratio(it.power_ci_w, it.power_w) for it in (point, top)))
-    return (1 + _slower_ratio(point, top)) * of_speed, (1 - _saved_ratio(point, top)) * of_energy
-
-
-def _error_ratio(half: float | None, value: float) -> float:
-    return math.nan if half is None else half / value
-
-
-def _present(places: Sequence[tuple[float, float, float]], limit_w: float | None) -> tuple[float, float] | None:
-    """Return where the present limit is, between its neighbours; None: beyond what is measured.
-
-    `places` are limits [W], in their order, and where each is.
-    """
-    if limit_w is None:
-        return None
-    for (lower_w, *before), (upper_w, *after) in pairwise(places):
-        if lower_w <= limit_w <= upper_w:
-            share = (limit_w - lower_w) / (upper_w - lower_w) if upper_w > lower_w else 1.0
-            x, y = (low + share * (high - low) for low, high in zip(before, after, strict=True))
-            return x, y
-    return None
 
 
 def _how_counted(view: RunView) -> Iterator[Markup]:
