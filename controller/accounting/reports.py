@@ -1,6 +1,7 @@
 """Reports published about a run: its power curve, its plan, and its energy on this node and over all nodes."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import reduce
 from typing import Final, Literal, NamedTuple
 
@@ -46,6 +47,7 @@ _NOTHING_KNOWN: Final = dict.fromkeys(
         *("saved_energy_ratio", "saved_energy_ci90_ratio", "slowdown_ratio", "slowdown_ci90_ratio"),
         "baseline_cost",
         *(f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")),
+        *("pinned_extra_s", "pinned_extra_ci90_s", "pinned_extra_energy_j", "pinned_extra_energy_ci90_j"),
     )
 )
 
@@ -299,6 +301,7 @@ def with_saving(part: RunEnergy, saving: KnownSaving | UnknownSaving | None) -> 
         slowdown_ratio=found.slowdown_ratio,
         slowdown_ci90_ratio=saving.slowdown_ci90_ratio,
         **split,
+        **({} if saving.pinned is None else {f"pinned_{name}": value for name, value in asdict(saving.pinned).items()}),
     )
 
 
@@ -369,7 +372,18 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         slowdown_ratio=slowest.slowdown_ratio,
         slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
         **_joint_split(both, saved.baselines),
+        **_joint_pinned(both),
     )
+
+
+def _joint_pinned(parts: Sequence[RunEnergy]) -> dict[str, float | None]:
+    """Return what a pin has cost on several nodes, which wait for each other; None where one does not know."""
+    names = ("pinned_extra_s", "pinned_extra_ci90_s", "pinned_extra_energy_j", "pinned_extra_energy_ci90_j")
+    if any(part.pinned_extra_s is None for part in parts):
+        return dict.fromkeys(names)
+    slowest = max(parts, key=lambda part: part.pinned_extra_s or 0.0)
+    energies = {name: sum(getattr(part, name) for part in parts) for name in names[2:]}
+    return {name: getattr(slowest, name) for name in names[:2]} | energies
 
 
 def _joint_split(parts: Sequence[RunEnergy], baselines: Sequence[float]) -> dict[str, float | None]:

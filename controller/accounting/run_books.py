@@ -9,7 +9,7 @@ share, in energy and in saving. No clock, no GPU, no bus.
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Literal
@@ -34,9 +34,10 @@ from policies.savings.books import MAX_SLOTS, Books, Purpose, open_books, with_a
 from policies.savings.interval import MIN_LOOKS, KnownSaving, Segment, UnknownSaving, correlation_of, estimate_saving
 from policies.thermal.board import Metered, ThermalState, advance_thermal
 from policies.thermal.correction import corrected
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import HOUR_S
+from policies.vocabulary.units import HOUR_S, Values
 
 MIN_SLOT_S: Final = 300.0
 """Slots are as short as the step of the signal, but no shorter: the books are bounded, and are saved often."""
@@ -47,6 +48,10 @@ MISSING_RATIO: Final = 0.001
 """Books may lack so much of what the account holds: more is a part that was never entered."""
 MIN_PAUSED_S: Final = 300.0
 """After so long a wait it is known what GPUs draw that wait."""
+LATE_S: Final = 2 * HOUR_S
+"""The time that tells how often there is a look [s]."""
+LATE_SLOTS: Final = 24
+"""No more slots are looked at: shorter ones follow a signal that changes each five minutes."""
 MAX_CLOSED: Final = 32
 """Closed books that are kept: of a run with more curves nothing is said."""
 MAX_VALUES: Final = 20_000
@@ -275,10 +280,25 @@ class RunBooks:
         return math.fsum(slot.asked_pause_energy_j for slot in slots) / paused_s
 
     @property
+    def look_ratio(self) -> float:
+        """Return which share of the time of plan and looks the looks have taken of late."""
+        late_s = self.books.slots[-1].ends_s - LATE_S if self.books.slots else 0.0
+        uses = [use for slot in self.books.slots[-LATE_SLOTS:] if slot.ends_s > late_s for use in slot.uses]
+        look_s, plan_s = (
+            math.fsum(use.active_s for use in uses if use.purpose is purpose)
+            for purpose in (Purpose.LOOK, Purpose.PLAN)
+        )
+        return look_s / (look_s + plan_s) if look_s > 0 else 0.0
+
+    @property
     def pinned_s(self) -> float:
         """Return for how long iterations ran at a limit that a person had pinned [s]."""
         slots = [slot for books in (*(each.books for each in self.closed), self.books) for slot in books.slots]
         return math.fsum(use.active_s for slot in slots for use in slot.uses if use.purpose is Purpose.PINNED)
+
+    def limit_ratios(self, looks: Looks, limits_w: Sequence[float]) -> Sequence[LimitRatios]:
+        """Return what limits [W] are relative to the top of the curve when boards are warm; none without a curve."""
+        return () if self.curve is None else _ratios(self.curve, looks, limits_w, self.thermal)[0]
 
     def add(self, interval: MeterInterval, gpus: GpusNow, *, begins_s: float) -> None:
         """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.
@@ -414,13 +434,17 @@ def _segment(
         limits_w = _limits_apart_w({*_limits_w(books), *curve.power_limits_w}, below_w=top_power_limit_w)
     if curve is None or not limits_w:
         return Segment(books=books, ratios=(), top_power_limit_w=top_power_limit_w)
+    ratios, correlation = _ratios(curve, looks, limits_w, thermal)
+    return Segment(books=books, ratios=ratios, top_power_limit_w=top_power_limit_w, correlation=correlation)
+
+
+def _ratios(
+    curve: PowerProfile, looks: Looks, limits_w: Sequence[float], thermal: ThermalState
+) -> tuple[Sequence[LimitRatios], Values]:
+    """Return what limits are relative to the top of a curve when boards are warm, and how their errors correlate."""
     estimate = estimate_ratios(curve, looks, limits_w)
-    return Segment(
-        books=books,
-        ratios=corrected(estimate.ratios, looks.pairs, thermal, top_power_w=curve.fastest.power_w),
-        top_power_limit_w=top_power_limit_w,
-        correlation=correlation_of(estimate.rate_covariance),
-    )
+    ratios = corrected(estimate.ratios, looks.pairs, thermal, top_power_w=curve.fastest.power_w)
+    return ratios, correlation_of(estimate.rate_covariance)
 
 
 def describe_saving(found: KnownSaving | UnknownSaving) -> str:

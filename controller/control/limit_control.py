@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.run_ledger import RunLedger, TimeBudgetStart
 from controller.config import EnergyConfig, PlanRules, ProfilerConfig
@@ -27,7 +29,7 @@ from controller.control.plan import Explore, Look, MadePlan, PlanInputs, Planned
 from controller.ports import Goal, GoalPreview, Pin, PinPreview, Target
 from policies import profiling
 from policies.planning import Progress
-from policies.planning.hours_ahead import slowdown_after
+from policies.planning.hours_ahead import Evidence, slowdown_after
 from policies.profiling import ProfilerSettings
 from policies.profiling.paired_looks import TOP_S
 from policies.profiling.rhythm import NotProfiledReason
@@ -371,9 +373,14 @@ class LimitControl:
         """Return the plan that the run follows, also in a look; None: it has none."""
         return self._plan.made if self._plan is not None and isinstance(self.state, Planned) else None
 
-    def schedule(self, made: MadePlan) -> RunSchedule | None:
-        """Return what a plan of this run expects of the hours ahead."""
-        return None if self._plan is None else self._plan.schedule(made, n_looks=self._n_looks(made))
+    def schedule(self, made: MadePlan, evidence: Evidence | None = None) -> RunSchedule | None:
+        """Return what a plan of this run expects of the hours ahead, and to save by what is known of its limits."""
+        if self._plan is None:
+            return None
+        schedule, goal = self._plan.schedule(made, n_looks=self._n_looks(made), evidence=evidence), self.goal
+        if goal is None:
+            return schedule
+        return msgspec.structs.replace(schedule, goal_by=goal.by, goal_why=goal.why, goal_until_s=goal.until_s)
 
     def _n_looks(self, made: MadePlan) -> int:
         return self.ledger.looks.n_looks(made.curve.fastest.power_limit_w)

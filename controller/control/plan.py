@@ -28,7 +28,7 @@ from policies.planning import (
     SwitchingRules,
     choose_power_limit,
 )
-from policies.planning.hours_ahead import PlannedMix, hours_ahead
+from policies.planning.hours_ahead import Evidence, ExpectedSaving, PlannedMix, expected_saving, hours_ahead
 from policies.savings.interval import MAX_CI90_RATIO, MIN_LOOKS, NORMAL_QUANTILE
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
@@ -223,8 +223,11 @@ class PlannedTarget:
             self._plan_pause(decision, decision.pause, inputs)
         return self._target
 
-    def schedule(self, made: MadePlan, *, n_looks: int) -> RunSchedule:
-        """Return what a plan expects of the hours ahead; how slow the run will have been, only where looks tell it."""
+    def schedule(self, made: MadePlan, *, n_looks: int, evidence: Evidence | None = None) -> RunSchedule:
+        """Return what a plan expects of the hours ahead; how slow and what saved, only where looks tell it.
+
+        The saving is that of the run's GPUs on this node; None of `evidence`: it is not known.
+        """
         now_s, curve, progress, objective = made.inputs.now_s, made.curve, made.inputs.progress, made.objective
         ahead = hours_ahead(made.decision, progress, now_s=now_s, period_s=self._rules.period_s, curve=curve)
         slowdown_ratio, error_ratio = ahead.slowdown_ratio, ahead.slowdown_error_ratio
@@ -232,9 +235,12 @@ class PlannedTarget:
         if n_looks >= MIN_LOOKS and slowdown_ratio is not None and error_ratio is not None:
             half_ratio = NORMAL_QUANTILE * error_ratio * slowdown_ratio
         is_known = half_ratio is not None and half_ratio <= MAX_CI90_RATIO
+        saving = None
+        if n_looks >= MIN_LOOKS and evidence is not None and made.inputs.share is None:
+            saving = expected_saving(made.decision, ahead, self._without_overhead(evidence), now_s=now_s, curve=curve)
         has_known_end = ahead.ends_s is not None and ahead.ends_s <= MAX_TIME_S
         told, cut = ahead.mixes[:MAX_SCHEDULED], ahead.mixes[MAX_SCHEDULED:]
-        return RunSchedule(
+        schedule = RunSchedule(
             objective=self._config.objective,
             entries=[self._entry(each, curve) for each in told],
             until_s=cut[0].starts_s if cut else ahead.until_s,
@@ -245,6 +251,10 @@ class PlannedTarget:
             expected_slowdown_ratio=slowdown_ratio if is_known else None,
             expected_slowdown_ci90_ratio=half_ratio if is_known else None,
         )
+        return msgspec.structs.replace(schedule, **_told_saving(saving))
+
+    def _without_overhead(self, evidence: Evidence) -> Evidence:
+        return replace(evidence, host_power_w=self._energy.host_power_w, pue=self._energy.pue)
 
     def _entry(self, planned: PlannedMix, curve: PowerProfile) -> ScheduleEntry:
         low, high, high_ratio = planned.mix
@@ -407,3 +417,17 @@ def _signal_text(value: float | None, history: Signal | None, provenance: Proven
     if value is None or history is None or history.kind == "energy":
         return None
     return f"{value:.4g} {history.unit} ({provenance.source})" if provenance.source else f"{value:.4g} {history.unit}"
+
+
+def _told_saving(saving: ExpectedSaving | None) -> dict[str, float]:
+    """Return what a plan expects to save with its intervals, by field, as far as it is known to a point."""
+    if saving is None:
+        return {}
+    told: dict[str, float] = {}
+    for name, ratio, error_ratio in (
+        ("saved", saving.signal_ratio, saving.signal_error_ratio),
+        ("saved_energy", saving.energy_ratio, saving.energy_error_ratio),
+    ):
+        if ratio is not None and error_ratio is not None and NORMAL_QUANTILE * error_ratio <= MAX_CI90_RATIO:
+            told |= {f"expected_{name}_ratio": ratio, f"expected_{name}_ci90_ratio": NORMAL_QUANTILE * error_ratio}
+    return told

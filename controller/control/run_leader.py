@@ -43,7 +43,9 @@ from controller.history.run_history import BegunRun, JobKey, RunHistory
 from controller.ports import Blocked, Goal, GoalPreview, Pin, PinPreview, Provenance, SignalSource, Target
 from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
+from policies.planning.hours_ahead import Evidence
 from policies.planning.run_length import GuessedLength
+from policies.planning.slack.plan import known_ahead_s
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm import NotProfiledReason
 from policies.savings.books import Purpose
@@ -306,11 +308,24 @@ class RunLeader:
         ):
             self._scheduled, self._scheduled_s = made, now_s
             try:
-                schedule = self.limits.schedule(made)
+                schedule = self.limits.schedule(made, self._evidence(made))
             except Exception:  # what is told must not end what acts
                 _LOGGER.exception("%s: what its plan expects is not published", self._ranks.name)
                 schedule = None
             self._reporter.publish_schedule(schedule)
+
+    def _evidence(self, made: MadePlan) -> Evidence | None:
+        """Return what the expected saving of a plan rests on; None: the books have no curve."""
+        if self._books.curve is None:
+            return None
+        known_s = known_ahead_s(made.inputs.history, made.inputs.now_s)
+        is_what_it_should_be = not made.inputs.provenance.reason
+        return Evidence(
+            ratios=partial(self._books.limit_ratios, self.looks),
+            forecast_errors=self._signal.forecast_errors() if is_what_it_should_be else None,
+            known_s=known_s if is_what_it_should_be else 0.0,
+            look_ratio=self._books.look_ratio,
+        )
 
     def _curve_start(self) -> CurveStart | None:
         """Return from what the curve is learnt; None: a stored one waits until it is known what an iteration is."""

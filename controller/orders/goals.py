@@ -179,6 +179,8 @@ class RunGoals(StandingOrders[Goal, AimedRun]):
         )
         if gpus.requested is not None and gpus.requested.reason == "pinned":
             return replace(state, state="waiting", detail=f"{gpus.requested.detail}: it counts after that")
+        if run.goal == goal and reason is not None and reason.reason == "not_profiled":
+            return replace(state, state="failed", detail=reason.detail)
         if run.goal == goal and not run.has_planned:
             return replace(state, state="waiting", detail="its curve is not measured yet: it counts from then on")
         in_force = gpus.in_force() if gpus.is_in_force(self._clock.monotonic_ns()) else None

@@ -244,6 +244,7 @@ class Router:
             return False
         number = whole.take_in(run)
         self._joined[key] = owner, number
+        self._end_orders(key)
         self._acknowledge(owner, 0)
         _LOGGER.info("%s: is rank %d of %s from now on", key, number, owner)
         self.arbiter.on_status(owner, number, own=key)
@@ -317,9 +318,13 @@ class Router:
         """Free the GPUs of a run that has ended; the claims that waited for them are considered soon."""
         for uuid in self.arbiter.release(ended.identity.key):
             self._workers[uuid].meter.job = None
+        self._end_orders(ended.identity.key)
+
+    def _end_orders(self, key: RunKey) -> None:
+        """End what people have ordered of a run that there is no more."""
         for orders in (self._pins, self._goals):
             if orders is not None:
-                orders.on_run_end(ended.identity.key)
+                orders.on_run_end(key)
 
     def _grant(self, key: RunKey, gpu: Gpu) -> None:
         """Give a run a GPU, unless it has it."""

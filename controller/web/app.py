@@ -222,8 +222,8 @@ class Site:
 
     async def _overview(self, zone: tzinfo) -> Overview:
         sums = await self._sums.asked(self._clock.now_s(), zone) if self._is_open.is_set() else None
-        powers, takes_orders = self._sums.powers, self._takes_orders
-        return Overview(self._state, sums, self._sums.fault, self.troubles(), powers, takes_orders=takes_orders)
+        fault, powers = self._sums.fault, self._sums.powers
+        return Overview(self._state, sums, fault, self.troubles(), powers, takes_orders=self._takes_orders)
 
     def troubles(self) -> list[str]:
         """Return what keeps it from its work, a sentence each; empty when all is well."""

@@ -68,7 +68,11 @@ class _Schedule(NamedTuple):
         outlook = merit_order.outlook
         hulls = [merit_order.hull] * len(rates_per_s)
         return RatesAhead(
-            durations_s=outlook.durations_s, rates_per_s=rates_per_s, hulls=hulls, timed_s=outlook.timed_s
+            durations_s=outlook.durations_s,
+            values=outlook.values,
+            rates_per_s=rates_per_s,
+            hulls=hulls,
+            timed_s=outlook.timed_s,
         )
 
     def avoided_cost(self, surplus_per_s: float) -> float:

@@ -1,10 +1,10 @@
-"""What a plan expects of the hours ahead: limits, power and speed, when the run ends, and how much slower it was then.
+"""What a plan expects of the hours ahead: limits, power and speed, the end and slowdown of the run, and the saving.
 
 It is the plan that the present limit comes from, read on to its end: nothing is planned again. The next plan may
 differ, as signal, forecast, curve and progress will.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +13,9 @@ import numpy as np
 from policies.planning.duty_cycle import Mix, mix_for
 from policies.planning.objectives import Decision, Progress, RatesAhead
 from policies.profiling.measurement import NORMAL_95
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
-from policies.vocabulary.units import DAY_S, Values
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
 REACH_S: Final = DAY_S
 """Limits are told for so long ahead."""
@@ -22,6 +23,11 @@ SHORTEST_S: Final = 1.0
 """What is planned for a shorter time is not told."""
 SAME_SHARE_DIGITS: Final = 2
 """Mixes of the same limits whose shares are the same but for less are one; one whose share rounds to 0 or 1 is none."""
+
+LOOKS_ERROR_RATIO: Final = 0.2
+"""The standard deviation of how often there will be a look, as a share of it."""
+ALIKE_H: Final = (1e-9, 1.0, 3.0, 8.0, 24.0, np.inf)
+"""Within how many hours the errors of a forecast may be alike; the least favourable counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +90,7 @@ def hours_ahead(
     """
     ahead = None if decision.ahead is None else decision.ahead()
     durations_s = np.array([period_s]) if ahead is None else ahead.durations_s
-    mixes = [_present(decision, ahead, now_s, float(durations_s[0]))]
-    if ahead is not None:
-        later = zip(ahead.hulls[1:], ahead.rates_per_s[1:].tolist(), strict=True)
-        mixes.extend(mix_for(hull, rate_per_s) for hull, rate_per_s in later)
+    mixes = _mixes(decision, ahead, now_s, float(durations_s[0]))
     rates_per_s = np.array([_rate_per_s(mix) for mix in mixes])
     left = _left_iterations(progress, curve.fastest.iterations_per_s)
     ends_s = None if ahead is None else _ends_s(durations_s, rates_per_s, left)
@@ -101,6 +104,144 @@ def hours_ahead(
         slowdown_ratio=None if slowdown is None else slowdown[0],
         slowdown_error_ratio=None if slowdown is None else slowdown[1],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What an expected saving rests on.
+
+    Attributes:
+        ratios: returns what limits [W] are relative to the highest one.
+        host_power_w, pue: what the curve has beside the GPUs, which the saving has not.
+        forecast_errors: the root mean square errors of forecasts 1, 2, … hours ahead, shape (n_hours,), in the unit of
+            the signal; None: not known.
+        known_s: for how long, from now on, the signal is known and not forecast [s].
+        look_ratio: which share of the work is done in looks, at the highest limit.
+    """
+
+    ratios: Callable[[Sequence[float]], Sequence[LimitRatios]]
+    host_power_w: float = 0.0
+    pue: float = 1.0
+    forecast_errors: Values | None = None
+    known_s: float = 0.0
+    look_ratio: float = 0.0
+
+    def gpus_w(self, power_w: float) -> float:
+        """Return what the GPUs draw of a power of the curve [W]."""
+        return max(power_w / self.pue - self.host_power_w, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedSaving:
+    """What a plan expects to save, of what the same work takes at the highest limit from now on.
+
+    Errors are standard deviations, as shares of the same.
+
+    Attributes:
+        energy_ratio, energy_error_ratio: of the energy of the GPUs.
+        signal_ratio: of Σ c·P, with c the expected signal; None where the work would cost nothing at the highest limit.
+        signal_error_ratio: None: how far forecasts are off is not known, either.
+    """
+
+    energy_ratio: float
+    energy_error_ratio: float
+    signal_ratio: float | None
+    signal_error_ratio: float | None
+
+
+def expected_saving(
+    decision: Decision, hours: HoursAhead, evidence: Evidence, *, now_s: float, curve: PowerProfile
+) -> ExpectedSaving | None:
+    """Return what a plan expects to save as far as it is told; None where it decides on the present alone, or waits.
+
+    With t the time at a limit, s its speed and e its energy per iteration relative to the highest one, the work is
+    W = Σ t·s, and the same at the highest limit takes the time W from now on. So the saved energy is 1 - Σ t·s·e / W; a
+    pause adds its idle energy, and looks do their share of the work at the highest limit.
+    Errors of all limits are taken to have one sign. Those of forecasts count by how much more or less the plan uses in
+    an hour than its share of the saving says: where all hours are off alike, nothing.
+
+    Args:
+        decision: the decision.
+        hours: what is expected of the hours ahead.
+        evidence: what is known of limits and forecasts.
+        now_s: when it was made [Unix s].
+        curve: the curve that it was made on.
+    """
+    ahead = None if decision.ahead is None else decision.ahead()
+    if ahead is None:
+        return None
+    mixes = _mixes(decision, ahead, now_s, float(ahead.durations_s[0]))
+    until_s = np.minimum(np.cumsum(ahead.durations_s), hours.until_s - now_s)
+    lasts_s = np.diff(until_s, prepend=0.0)
+    high_s = lasts_s * [mix.high_ratio for mix in mixes]
+    work_s, used_s, own_s, shared_s = (
+        low + high
+        for low, high in zip(
+            _used([mix.low for mix in mixes], lasts_s - high_s, evidence, curve),
+            _used([mix.high for mix in mixes], high_s, evidence, curve),
+            strict=True,
+        )
+    )
+    saved_s = evidence.look_ratio * (work_s - used_s)
+    used_s, shared_s = used_s + saved_s, shared_s + LOOKS_ERROR_RATIO * np.abs(saved_s)
+    base_s = float(work_s.sum())
+    if not base_s > 0:
+        return None
+    twin_s = np.clip(base_s - (until_s - lasts_s), 0.0, lasts_s)
+    base_cost, cost = float(ahead.values @ twin_s), float(ahead.values @ used_s)
+    signal_ratio = 1 - cost / base_cost if base_cost > 0 else None
+    signal_error_ratio = None
+    if signal_ratio is not None:
+        surplus_ratio = (used_s - (1 - signal_ratio) * twin_s) / base_cost
+        forecast_error_ratio = _forecast_error_ratio(ahead.values, until_s, surplus_ratio, evidence)
+        if forecast_error_ratio is not None:
+            curve_error_ratio = np.hypot(np.abs(ahead.values) @ own_s, ahead.values @ shared_s) / base_cost
+            signal_error_ratio = float(np.hypot(curve_error_ratio, forecast_error_ratio))
+    return ExpectedSaving(
+        energy_ratio=1 - float(used_s.sum()) / base_s,
+        energy_error_ratio=float(np.hypot(own_s.sum(), shared_s.sum())) / base_s,
+        signal_ratio=signal_ratio,
+        signal_error_ratio=signal_error_ratio,
+    )
+
+
+def _used(
+    points: Sequence[ProfilePoint], at_s: Values, evidence: Evidence, curve: PowerProfile
+) -> tuple[Values, Values, Values, Values]:
+    """Return the work and the energy of times at limits, and both errors of the energy, each of shape (n,).
+
+    They are in seconds at the highest limit. The errors are that of the limits' own and that which they share.
+    """
+    top_w = evidence.gpus_w(curve.fastest.power_w)
+    limits_w = sorted({point.power_limit_w for point in points if point.iterations_per_s > 0})
+    known = {each.power_limit_w: each for each in (evidence.ratios(limits_w) if limits_w else ())}
+    rows = np.zeros((len(points), 4))
+    for n, point in enumerate(points):
+        if point.iterations_per_s > 0:
+            at = known[point.power_limit_w]
+            used_ratio = at.rate_ratio / at.energy_ratio
+            errors = (at.energy_error_ratio / at.energy_ratio, at.shared_error_ratio / at.energy_ratio)
+            rows[n] = at.rate_ratio, used_ratio, *(used_ratio * error for error in errors)
+        else:
+            rows[n, 1] = evidence.gpus_w(point.power_w) / top_w if top_w > 0 else 0.0
+    work, used, own, shared = (rows * at_s[:, None]).T
+    return work, used, own, shared
+
+
+def _forecast_error_ratio(values: Values, until_s: Values, surplus_ratio: Values, evidence: Evidence) -> float | None:
+    """Return the standard deviation of Σ surplus·c by that of the forecast of c; None: it is not known."""
+    starts_s = np.append(0.0, until_s[:-1])
+    is_forecast = (starts_s >= evidence.known_s) & (until_s > starts_s)
+    is_forecast[0] = False  # the present value
+    if not is_forecast.any() or float(np.ptp(values)) == 0:
+        return 0.0
+    if evidence.forecast_errors is None:
+        return None
+    middles_h = (starts_s + until_s)[is_forecast] / (2 * HOUR_S)
+    rms = np.interp(middles_h, np.arange(len(evidence.forecast_errors)) + 0.5, evidence.forecast_errors)
+    parts = surplus_ratio[is_forecast] * rms
+    apart_h = np.abs(middles_h[:, None] - middles_h)
+    return float(np.sqrt(max(0.0, *(float(parts @ np.exp(-apart_h / alike_h) @ parts) for alike_h in ALIKE_H))))
 
 
 def slowdown_after(
@@ -119,6 +260,15 @@ def slowdown_after(
     power_w, rate_per_s = curve.at(power_limit_w)
     point = ProfilePoint(power_limit_w=power_limit_w, power_w=power_w, iterations_per_s=rate_per_s)
     return _slowdown(progress, [Mix(point, point, 0.0)], np.array([duration_s]), curve)
+
+
+def _mixes(decision: Decision, ahead: RatesAhead | None, now_s: float, duration_s: float) -> list[Mix]:
+    """Return the limits of the whole plan; its present period is so long [s]."""
+    mixes = [_present(decision, ahead, now_s, duration_s)]
+    if ahead is not None:
+        later = zip(ahead.hulls[1:], ahead.rates_per_s[1:].tolist(), strict=True)
+        mixes.extend(mix_for(hull, rate_per_s) for hull, rate_per_s in later)
+    return mixes
 
 
 def _present(decision: Decision, ahead: RatesAhead | None, now_s: float, duration_s: float) -> Mix:

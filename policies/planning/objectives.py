@@ -178,12 +178,14 @@ class RatesAhead:
 
     Attributes:
         durations_s: how long each rate is planned for, shape (n,); the first one from now on [s].
+        values: the signal that is expected meanwhile, shape (n,).
         rates_per_s: the mean rates, shape (n,) [1/s].
         hulls: of which two neighbours are mixed to each rate, n of them.
         timed_s: for how long, from now on, each rate is planned at its own time; the later ones in any order [s].
     """
 
     durations_s: Values
+    values: Values
     rates_per_s: Values
     hulls: Sequence[Hull]
     timed_s: float

@@ -36,6 +36,8 @@ from policies.vocabulary.units import Values
 
 SHORT_S: Final = 1.0
 """The mean of the signal is taken over so long at least: a block may have energy and no duration."""
+MIN_PLANNED_S: Final = 1_800.0
+"""What a pin costs is told by at least so much time at the plan's limits before it."""
 SAME_RATIO: Final = 1e-9
 """Rates closer than this are equal."""
 MAX_MIXES: Final = 65_536
@@ -195,6 +197,12 @@ class Counterfactual:
         self._values = self._means(self._begins_s, self._active_s.sum(axis=(0, 2)))
 
     @property
+    def known_ratios(self) -> tuple[Values, Values]:
+        """Return the rates and the energies of the known limits, both of shape (1, n_known)."""
+        rates, energies = ([getattr(each, f"{name}_ratio") for each in self.known] for name in ("rate", "energy"))
+        return np.array([rates]), np.array([energies])
+
+    @property
     def is_unchanged(self) -> bool:
         """Return whether the run is its own twin: it was never below the top limit, nor asked to wait."""
         return self.is_at_top and not self._asked_s.any()
@@ -257,10 +265,34 @@ class Counterfactual:
         )
         return np.where(is_known[:, None], self._pue * np.column_stack((following, looks, first_pass)), 0.0)
 
+    @property
+    def pinned_use(self) -> tuple[float, float]:
+        """Return for how long it iterated at pinned limits [s], and the energy of its GPUs meanwhile [J]."""
+        return float(self._active_s[3].sum()), float(self._energy_j[3].sum())
+
+    def pinned_extra(self, rate_ratios: Values, energy_ratios: Values) -> Values | None:
+        """Return what the work at pinned limits took beyond what it would have by the plan, shape (d, 2) [s], [J].
+
+        The plan's speed and energy per iteration are its means before the hour in which the run was first pinned: what
+        comes after makes up for the pin. None: the plan did not decide for `MIN_PLANNED_S` before.
+
+        The ratios are those of the known limits, shape (d, n_known).
+        """
+        (pinned,) = self._active_s[3].any(axis=1).nonzero()
+        if not len(pinned):
+            return np.zeros((len(rate_ratios), 2))
+        plan_s, plan_j = (each[0, : pinned[0]].sum(axis=0) for each in (self._active_s, self._energy_j))
+        if plan_s.sum() < MIN_PLANNED_S or not plan_j.sum() > 0:
+            return None
+        rates, energies = rate_ratios @ self._weights.T, energy_ratios @ self._weights.T
+        pinned_s, pinned_j = self._active_s[3].sum(axis=0), self._energy_j[3].sum(axis=0)
+        would_take_s = rates @ pinned_s / (rates @ plan_s) * plan_s.sum()
+        would_use_j = energies @ pinned_j / (energies @ plan_j) * plan_j.sum()
+        return np.column_stack((pinned_s.sum() - would_take_s, pinned_j.sum() - would_use_j))
+
     def saving(self) -> Saving:
         """Return what was saved, by the ratios as they are."""
-        rate_ratios = np.array([[each.rate_ratio for each in self.known]])
-        energy_ratios = np.array([[each.energy_ratio for each in self.known]])
+        rate_ratios, energy_ratios = self.known_ratios
         twins = self.twins(rate_ratios, energy_ratios)
         following, looks, first_pass = self.parts(rate_ratios, energy_ratios)[0].tolist()
         return Saving(

@@ -51,6 +51,21 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedCost:
+    """What the work at pinned limits took beyond what the plan would have taken for it; less than 0 is a gain.
+
+    Attributes:
+        extra_s, extra_ci90_s: the time, and the half-width of its 90 % interval [s].
+        extra_energy_j, extra_energy_ci90_j: the same of the energy of its GPUs [J].
+    """
+
+    extra_s: float
+    extra_ci90_s: float
+    extra_energy_j: float
+    extra_energy_ci90_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSaving:
     """What a run has saved, with its 90 % intervals.
 
@@ -59,6 +74,8 @@ class KnownSaving:
         saved_ci90_ratio, saved_energy_ci90_ratio, slowdown_ci90_ratio: the half-widths of the intervals of its ratios.
         split: those of its parts; None: one of them is not known to a point.
         is_unchanged: whether the run did what it would have done without us: it has saved nothing, by construction.
+        pinned: what pinned limits have cost; None: nothing was pinned, or it is not known to a point of what was used
+            there.
     """
 
     saving: Saving
@@ -67,6 +84,7 @@ class KnownSaving:
     slowdown_ci90_ratio: float = 0.0
     split: Split | None = Split()
     is_unchanged: bool = False
+    pinned: PinnedCost | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +160,29 @@ def estimate_saving(
     known = _with_intervals(total, [each.twins for each in found], [each.twins for each in shared], n_looks, is_at_top)
     if isinstance(known, UnknownSaving):
         return known
-    return replace(known, split=_split(total, found, shared, is_at_top=is_at_top))
+    pinned = _pinned_cost([part for _, part in parts], found, shared)
+    return replace(known, split=_split(total, found, shared, is_at_top=is_at_top), pinned=pinned)
+
+
+def _pinned_cost(
+    parts: Sequence[Counterfactual], found: Sequence["_Outcomes"], shared: Sequence["_Outcomes"]
+) -> PinnedCost | None:
+    """Return what pinned limits have cost, where there were any, and it is known to a point of what was used there."""
+    used = [sum(each) for each in zip(*(part.pinned_use for part in parts), strict=True)]
+    spreads, shifts = ([each.pinned for each in outcomes] for outcomes in (found, shared))
+    own = [part.pinned_extra(*part.known_ratios) for part in parts]
+    extras = [each[0] for each in own if each is not None]
+    if not min(used) > 0 or len(extras) < len(parts):
+        return None
+    halves = []
+    for column, amount in enumerate(used):
+        shift = sum(float(each[1, column] - each[0, column]) for each in shifts if each is not None)
+        errors = [float(each[:, column].std()) for each in spreads if each is not None]
+        halves.append(NORMAL_QUANTILE * math.hypot(*errors, shift, LUCK_RATIO * amount))
+    if any(half > MAX_CI90_RATIO * amount for half, amount in zip(halves, used, strict=True)):
+        return None
+    extra_s, extra_j = (float(each) for each in sum(extras))
+    return PinnedCost(extra_s=extra_s, extra_ci90_s=halves[0], extra_energy_j=extra_j, extra_energy_ci90_j=halves[1])
 
 
 def _with_intervals(
@@ -186,14 +226,16 @@ def correlation_of(covariance: Values) -> Values:
 
 
 class _Outcomes(NamedTuple):
-    """The twins of a part of a run under d sets of ratios, and the parts of its saving there, shape (d, 3)."""
+    """A part of a run under d sets of ratios: its twins, the parts of its saving (d, 3), what its pins cost (d, 2)."""
 
     twins: Twins
     parts: Values
+    pinned: Values | None
 
 
 def _under_ratios(counterfactual: Counterfactual, rate_ratios: Values, energy_ratios: Values) -> _Outcomes:
-    return _Outcomes(counterfactual.twins(rate_ratios, energy_ratios), counterfactual.parts(rate_ratios, energy_ratios))
+    ratios = rate_ratios, energy_ratios
+    return _Outcomes(counterfactual.twins(*ratios), counterfactual.parts(*ratios), counterfactual.pinned_extra(*ratios))
 
 
 def _split(total: Saving, found: Sequence[_Outcomes], shared: Sequence[_Outcomes], *, is_at_top: bool) -> Split | None:

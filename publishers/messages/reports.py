@@ -146,7 +146,10 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     """What the plan of a run expects of the next 24 hours, or of what is left of the run; cleared when it has no plan.
 
     `expected_slowdown_ratio` is how many times as long as at its highest limit the run will have been active, with the
-    half-width of the 90 % interval: both or neither.
+    half-width of the 90 % interval: both or neither. So it is with what is expected to be saved until `until_s`, of
+    what the same work takes at the highest limit from now on: `expected_saved_ratio` of carbon or cost (without a
+    signal, of energy), `expected_saved_energy_ratio` of energy, each of the GPUs alone. `goal_…` say who has set its
+    time budget or deadline, why, and until when, where a person has.
     """
 
     time_s: TimeS | None = None
@@ -162,6 +165,13 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     expected_end_s: TimeS | None = None
     expected_slowdown_ratio: Ratio | None = None
     expected_slowdown_ci90_ratio: Ratio | None = None
+    goal_by: Text | None = None
+    goal_why: Text | None = None
+    goal_until_s: TimeS | None = None
+    expected_saved_ratio: Number | None = None
+    expected_saved_ci90_ratio: Amount | None = None
+    expected_saved_energy_ratio: Number | None = None
+    expected_saved_energy_ci90_ratio: Amount | None = None
 
 
 class RunPlan(Message, frozen=True, kw_only=True):
@@ -238,7 +248,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     energy and takes more of the time than one of those, with the ends of the 90 % intervals. `ab_more_runs` is how many
     more it takes until that energy is known to a point. `last_rank`, in the final record of a run that the controller
     has joined of several: the rank that ended last, which tells the end. `pinned_s` is for how long iterations ran at a
-    limit that a person had pinned; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
+    limit that a person had pinned, `pinned_extra_…` what their work took beyond what the plan would have taken, all
+    four or none; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
     `signal_…` say by which signal its carbon or cost was last counted. `host_power_w` and `pue` are what its plan
     weighs beside the GPUs, where they are configured: no amount here has them.
     """
@@ -296,6 +307,10 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     ab_slowdown_lower_ratio: Amount | None = None
     ab_slowdown_upper_ratio: Amount | None = None
     pinned_s: Amount | None = None
+    pinned_extra_s: Number | None = None
+    pinned_extra_ci90_s: Amount | None = None
+    pinned_extra_energy_j: Number | None = None
+    pinned_extra_energy_ci90_j: Amount | None = None
     pinned_until_s: TimeS | None = None
     pinned_by: Text | None = None
     pinned_why: Text | None = None

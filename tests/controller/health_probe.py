@@ -9,7 +9,7 @@ import pytest
 from controller.config import HttpConfig
 from controller.errors import OrderRefusedError
 from controller.http.health import Snapshot
-from controller.ports import Pauses, Pins
+from controller.ports import Goals, Pauses, Pins
 from publishers.messages.topics import RunKey
 
 
@@ -19,12 +19,21 @@ class HealthProbe:
     snapshot: Callable[[], Snapshot]
 
     def __init__(
-        self, _: HttpConfig, *, node: str, snapshot: Callable[[], Snapshot], pauses: Pauses, pins: Pins, own_token: Path
+        self,
+        _: HttpConfig,
+        *,
+        node: str,
+        snapshot: Callable[[], Snapshot],
+        pauses: Pauses,
+        pins: Pins,
+        goals: Goals,
+        own_token: Path,
     ) -> None:
         assert node
         assert pauses.runs() == {}
-        with pytest.raises(OrderRefusedError):
-            pins.state_of(RunKey("ada", "bert", "r1"))
+        for orders in (pins, goals):
+            with pytest.raises(OrderRefusedError):
+                orders.state_of(RunKey("ada", "bert", "r1"))
         assert own_token.name == "http.token"
         type(self).snapshot = staticmethod(snapshot)
 

@@ -33,7 +33,9 @@ async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) 
         async with site.controlled():
             await training.train(HOUR_S)
             schedule = site.schedules()[-1]
-            assert (schedule and schedule.objective, schedule and schedule.max_slowdown_ratio) == ("slowdown", 1.1)
+            assert schedule is not None
+            assert (schedule.objective, schedule.max_slowdown_ratio) == ("slowdown", 1.1)
+            assert (schedule.goal_by, schedule.goal_why, schedule.goal_until_s) == ("ada", "it is hot", UNTIL_S)
     elapsed_s = site.clock.now_s() - starts_s
     speed_ratio = (training.n_iterations - n_before) / elapsed_s / rate_per_s(PRIOR_W)
     assert 1.06 < 1 / speed_ratio <= 1.1, "the half hour before it is not spent, too"
@@ -42,7 +44,8 @@ async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) 
     async with site.controlled():
         await training.train(HOUR_S)
         schedule = site.schedules()[-1]
-        assert (gpu.requested_power_limit_w, schedule and schedule.max_slowdown_ratio) == (PRIOR_W, 1.0)
+        assert schedule is not None
+        assert (gpu.requested_power_limit_w, schedule.max_slowdown_ratio, schedule.goal_by) == (PRIOR_W, 1.0, None)
     assert not (tmp_path / "goals.json").exists()
 
 

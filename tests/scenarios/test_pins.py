@@ -11,7 +11,7 @@ from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
 from tests.fakes import KEY, MIDNIGHT_S, FakeGpu
 from tests.scenarios.multi_node_site import MultiNodeSite
-from tests.scenarios.site import HOUR_S, PRIOR_W, TOPICS, Site, Training, prior_gpu
+from tests.scenarios.site import HOUR_S, PRIOR_W, TOPICS, Site, Training, prior_gpu, rate_per_s
 
 PIN_W = 160.0
 UNTIL_S = MIDNIGHT_S + HOUR_S
@@ -61,6 +61,34 @@ async def test_a_pinned_run_keeps_its_limit_and_its_plan_goes_on_after_it(tmp_pa
     assert final.pinned_s == pytest.approx(UNTIL_S - began_s, abs=60)
     assert (final.final, final.pinned_by, final.pinned_until_s) == (True, None, None)
     assert [gpu.requested_power_limit_w for gpu in gpus] == 2 * [PRIOR_W]
+
+
+async def test_what_a_pin_has_cost_is_told_once_looks_tell_it(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        training = Training(site)
+        await training.train(0.9 * HOUR_S)
+        begin_s, n_before = site.clock.now_s(), training.n_iterations
+        await training.train(4.5 * HOUR_S)
+        assert site.energies()[-1].pinned_extra_s is None, "nothing was pinned"
+        planned_per_s = (training.n_iterations - n_before) / (site.clock.now_s() - begin_s)
+    until_s = site.clock.now_s() + HOUR_S
+    pin(tmp_path, until_s=until_s)
+    site = Site(tmp_path, [gpu])
+    training.moves_to(site)
+    async with site.controlled():
+        await training.train(2 * HOUR_S)
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    assert final.pinned_s == pytest.approx(HOUR_S, abs=120)
+    assert final.pinned_extra_s is not None
+    assert final.pinned_extra_ci90_s is not None
+    expected_s = (final.pinned_s or 0.0) * (1 - rate_per_s(PIN_W) / planned_per_s)
+    assert final.pinned_extra_s == pytest.approx(expected_s, abs=max(final.pinned_extra_ci90_s, 0.01 * HOUR_S))
+    assert final.pinned_extra_energy_j is not None
+    assert final.pinned_extra_energy_j < 0, "a lower limit takes less energy"
 
 
 async def test_a_silent_pinned_run_loses_its_hold_with_its_lease(tmp_path: Path) -> None:

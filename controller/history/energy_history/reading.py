@@ -60,10 +60,11 @@ class RunQuarter(NamedTuple):
 
 
 class MeanPower(NamedTuple):
-    """The mean power of a quarter-hour that begins then [Unix s], [W]."""
+    """The mean power of a quarter-hour that begins then [Unix s], [W], and for how much of it somebody drew that."""
 
     starts_s: float
     power_w: float
+    present_ratio: float = 1.0
 
 
 _QUARTER: Final = tuple(RUN_QUARTERS.c[name] for name in RunQuarter._fields)
@@ -123,9 +124,9 @@ def mean_powers(connection: Connection, period: Period) -> list[MeanPower]:
     totals_w: dict[float, float] = {}
     rows = connection.execute(of_runs.order_by(RUN_QUARTERS.c.owner, RUN_QUARTERS.c.starts_s))
     for _, of_run in groupby(rows, key=lambda row: row.owner):
-        for starts_s, power_w in quarter_powers(RunQuarter(*quarter) for _, *quarter in of_run):
+        for starts_s, power_w, present_ratio in quarter_powers(RunQuarter(*quarter) for _, *quarter in of_run):
             if starts_s >= period.since_s:
-                totals_w[starts_s] = totals_w.get(starts_s, 0.0) + power_w
+                totals_w[starts_s] = totals_w.get(starts_s, 0.0) + power_w * present_ratio
     return sorted(MeanPower(starts_s, power_w) for starts_s, power_w in totals_w.items())
 
 
@@ -141,9 +142,9 @@ def quarter_powers(quarters: Iterable[RunQuarter]) -> Iterator[MeanPower]:
         if quarter.length_s != QUARTER_S or quarter.energy_j is None or used_s <= 0:
             continue
         begin_s = max(quarter_of(quarter.starts_s + QUARTER_S - max(used_s, 1.0)), end_s)
-        power_w = quarter.energy_j / (used_s if used_s >= _WHOLE_S else QUARTER_S)
+        present_ratio = 1.0 if used_s >= _WHOLE_S else used_s / QUARTER_S
         for starts_s in range(int(min(begin_s, quarter.starts_s)), quarter.starts_s + 1, QUARTER_S):
-            yield MeanPower(starts_s, power_w)
+            yield MeanPower(starts_s, quarter.energy_j / used_s, present_ratio)
         end_s = quarter.starts_s + QUARTER_S
 
 

@@ -2,18 +2,18 @@
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
 from controller.ports import pin_fault, why_fault
 from controller.runtime.typed_time import time_s
 from publishers.messages.reports import Order
 
-Action = Literal["pin", "release", "pause", "resume"]
+Action = Literal["pin", "exempt", "release", "pause", "resume", "budget", "deadline", "reset"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
-NEEDS_TIME: Final = frozenset({"pin", "pause"})
-"""Actions that end by themselves, at a time that a person says."""
+MAX_SLOWER_PERCENT: Final = 900.0
 MAX_NAME: Final = 40
 """Characters of the name that somebody signs in with."""
 _EXAMPLES: Final = "must be 18:00, +2h30m, or 2026-11-29T18:00"
@@ -26,21 +26,28 @@ class OrderForm(NamedTuple):
         action: what is to be done.
         why: the reason, for everybody who looks.
         power_limit_w: of a pin [W].
-        until_s: when it ends [Unix s].
+        until_s: when it ends [Unix s]; None: by another order, or with the run.
+        max_slowdown_ratio: of a time budget: how many times as long as at full speed.
+        deadline_s: by when the run is to end [Unix s].
     """
 
     action: Action
     why: str
     power_limit_w: float | None = None
     until_s: float | None = None
+    max_slowdown_ratio: float | None = None
+    deadline_s: float | None = None
 
     def fields(self) -> dict[str, str]:
         """Return the form again, with a time that does not depend on when it is read."""
         fields = {"action": self.action, "why": self.why}
         if self.power_limit_w is not None:
             fields["limit"] = f"{self.power_limit_w:g}"
-        if self.until_s is not None:
-            fields["until"] = f"{datetime.fromtimestamp(self.until_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        if self.max_slowdown_ratio is not None:
+            fields["slower"] = f"{100 * (self.max_slowdown_ratio - 1):.9g}"
+        for name, moment_s in (("until", self.until_s), ("at", self.deadline_s)):
+            if moment_s is not None:
+                fields[name] = f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
         return fields
 
     def order(self, *, by: str, correlation: str, now_s: float) -> Order:
@@ -53,6 +60,8 @@ class OrderForm(NamedTuple):
             why=self.why,
             power_limit_w=self.power_limit_w,
             until_s=self.until_s,
+            max_slowdown_ratio=self.max_slowdown_ratio,
+            deadline_s=self.deadline_s,
         )
 
 
@@ -73,36 +82,76 @@ def read_order(
         zone: of times that do not name theirs.
         faults: is added to.
     """
-    why, n_before = fields.get("why", "").strip(), len(faults)
-    limit_w = _limit_w(fields.get("limit", ""), faults) if action == "pin" else None
-    until_s = _until_s(fields.get("until", ""), now_s, zone, faults) if action in NEEDS_TIME else None
-    if limit_w is not None and until_s is not None and (fault := pin_fault(limit_w, until_s, now_s=now_s)) is not None:
-        faults.append(_sentence(fault[1]))
-    elif until_s is not None and until_s <= now_s:
-        faults.append("The time until when has passed.")
-    if (fault := why_fault(why)) is not None:
-        faults.append(_sentence(fault[1]))
-    return OrderForm(action, why, limit_w, until_s) if len(faults) == n_before else None
+    n_before, terms, why = len(faults), dict[str, float](), fields.get("why", "").strip()
+    readers = {name: partial(read, faults=faults) for name, read in TERMS[action].items()}
+    for name, read in readers.items():
+        text = fields.get(FIELDS[name], "").strip()
+        if text or (action, name) not in MAY_BE_EMPTY:
+            value = read(text, now_s, zone)
+            terms |= {} if value is None else {name: value}
+    if action in {"pin", "exempt"} and "until_s" in terms:
+        _add_fault(pin_fault(terms.get("power_limit_w"), terms["until_s"], now_s=now_s), faults)
+    _add_fault(why_fault(why), faults)
+    return OrderForm(action, why, **terms) if len(faults) == n_before else None
 
 
-def _limit_w(text: str, faults: list[str]) -> float | None:
-    try:
-        limit_w = float(text.strip().removesuffix("W").strip())
-    except ValueError:
-        limit_w = math.nan
+def _limit_w(text: str, _now_s: float, _zone: tzinfo, *, faults: list[str]) -> float | None:
+    limit_w = _number(text.removesuffix("W"))
     if not 0 < limit_w < math.inf:
         faults.append(f"The limit {text[:20]!r} must be a power in W, above 0." if text else "The limit is missing.")
         return None
     return limit_w
 
 
-def _until_s(text: str, now_s: float, zone: tzinfo, faults: list[str]) -> float | None:
-    try:
-        return time_s(text.strip(), now_s=now_s, zone=zone)
-    except (ValueError, OverflowError, OSError):
-        faults.append(f"Until {text[:32]!r}: {_EXAMPLES}." if text else f"Until when is missing: it {_EXAMPLES}.")
+def _max_slowdown_ratio(text: str, _now_s: float, _zone: tzinfo, *, faults: list[str]) -> float | None:
+    percent = _number(text.removesuffix("%"))
+    if not 0 <= percent <= MAX_SLOWER_PERCENT:
+        what = (
+            f"{text[:20]!r} must be a number of per cent," if text else "is missing: it must be a number of per cent,"
+        )
+        faults.append(f"How much slower {what} from 0 (never slower) to {MAX_SLOWER_PERCENT:g}.")
         return None
+    return 1 + percent / 100
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+def _time_s(text: str, now_s: float, zone: tzinfo, *, faults: list[str]) -> float | None:
+    """Return a time that has not passed."""
+    try:
+        moment_s = time_s(text, now_s=now_s, zone=zone)
+    except (ValueError, OverflowError, OSError):
+        faults.append(f"The time {text[:32]!r} {_EXAMPLES}." if text else f"The time is missing: it {_EXAMPLES}.")
+        return None
+    if moment_s <= now_s:
+        faults.append(f"The time {text[:32]!r} has passed.")
+        return None
+    return moment_s
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.strip())
+    except ValueError:
+        return math.nan
+
+
+_LIMIT: Final = {"power_limit_w": _limit_w}
+_UNTIL: Final = {"until_s": _time_s}
+TERMS: Final[Mapping[Action, Mapping[str, Callable[..., float | None]]]] = {
+    "pin": _LIMIT | _UNTIL,
+    "exempt": _UNTIL,
+    "pause": _UNTIL,
+    "budget": {"max_slowdown_ratio": _max_slowdown_ratio} | _UNTIL,
+    "deadline": {"deadline_s": _time_s},
+    "release": {},
+    "resume": {},
+    "reset": {},
+}
+"""What each action needs, and how it is read."""
+FIELDS: Final = {"power_limit_w": "limit", "until_s": "until", "max_slowdown_ratio": "slower", "deadline_s": "at"}
+MAY_BE_EMPTY: Final = frozenset({("budget", "until_s")})
+
+
+def _add_fault(fault: tuple[str, str] | None, faults: list[str]) -> None:
+    """Add a fault, if there is one, as a sentence."""
+    if fault is not None:
+        faults.append(f"{fault[1][:1].upper()}{fault[1][1:]}.")

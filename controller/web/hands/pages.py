@@ -8,8 +8,8 @@ from typing import Final
 from controller.ports import MAX_WHY, sentence_of
 from controller.runtime.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
-from controller.web.hands.order_form import NEEDS_TIME, Action, OrderForm
-from controller.web.hands.preview import known_curve, preview_pin, prior_power_limit_w, speed_ratio
+from controller.web.hands.order_form import FIELDS, MAY_BE_EMPTY, TERMS, Action, OrderForm
+from controller.web.hands.preview import expected_ends, known_curve, preview_pin, prior_power_limit_w, speed_ratio
 from controller.web.hands.sent_orders import SentOrder
 from controller.web.live.site_state import RunState
 from controller.web.pages.layout import State, moment_text, render_card, render_facts, render_page, render_state
@@ -26,21 +26,39 @@ ORDER_ID: Final = "order"
 """Of the element that a script shows in a dialog."""
 _TITLES: Final[Mapping[str, str]] = {
     "pin": "Pin the limit of",
+    "exempt": "Exempt",
     "release": "Release the limit of",
     "pause": "Pause",
     "resume": "Resume",
+    "budget": "Change the time budget of",
+    "deadline": "Set a deadline for",
+    "reset": "Give its own goal back to",
 }
 _VERBS: Final[Mapping[Action, str]] = {
     "pin": "Pin it",
+    "exempt": "Exempt it",
     "release": "Release it",
     "pause": "Pause it",
     "resume": "Resume it",
+    "budget": "Change it",
+    "deadline": "Set it",
+    "reset": "Give it back",
 }
 _PAUSE: Final = (
     ": it waits after an iteration, as soon as all its ranks are there, keeps its memory and its place on the GPUs,"
     " which draw little meanwhile, and ends that much later. It goes on by itself then, or sooner if its own bound is"
     " lower. A training that cannot be paused refuses."
 )
+_TIMES: Final = "18:00, +2h30m, or 2026-11-29T18:00"
+_EXEMPT: Final = (
+    "All its GPUs have their prior limits until {until}, whatever its plan says: nothing is saved until then."
+)
+_DEADLINE: Final = (
+    "Its plan has it end by {at}, and costs as little as it can until then. A training that does not tell its length"
+    " keeps the highest limit."
+)
+_BUDGET: Final = "From now on its plan may make it {slower} slower than at full speed{until}."
+_RESET: Final = "Its plan follows its configured objective again, which begins anew."
 _RESUME: Final = "If it is paused, it goes on at once, and its plan does not pause it again."
 
 
@@ -184,20 +202,32 @@ def _account() -> Markup:
 
 
 def _fields(page: OrderPage) -> Iterator[Markup]:
-    fields = page.fields
-    if page.action == "pin":
-        record = page.run.energy
-        prior_w = prior_power_limit_w(record) if record is not None else None
-        hint = "" if prior_w is None else f"{typeset(power_text(prior_w))} at most, the prior limit"
-        yield from _field(
-            "limit", "Limit of each GPU, in W", hint, inputmode="decimal", required="", value=fields.get("limit", "")
-        )
-    if page.action in NEEDS_TIME:
-        most = "; seven days ahead at most" if page.action == "pin" else ""
-        hint = f"18:00, +2h30m, or 2026-11-29T18:00{most}"
-        yield from _field("until", "Until", hint, required="", value=fields.get("until", ""))
+    for term in TERMS[page.action]:
+        name, is_needed = FIELDS[term], (page.action, term) not in MAY_BE_EMPTY
+        label, hint, mode = _said_of(page, name)
+        required = "" if is_needed else None
+        yield from _field(name, label, hint, inputmode=mode, required=required, value=page.fields.get(name, ""))
     hint = f"for everybody who looks, and the log; {MAX_WHY} characters at most"
-    yield from _field("why", "Why", hint, required="", maxlength=f"{MAX_WHY}", value=fields.get("why", ""))
+    yield from _field("why", "Why", hint, required="", maxlength=f"{MAX_WHY}", value=page.fields.get("why", ""))
+
+
+def _said_of(page: OrderPage, name: str) -> tuple[str, str, str | None]:
+    """Return the label of a field, what helps to fill it, and the keys that a phone shows for it."""
+    match name:
+        case "limit":
+            record = page.run.energy
+            prior_w = prior_power_limit_w(record) if record is not None else None
+            hint = "" if prior_w is None else f"{typeset(power_text(prior_w))} at most, the prior limit"
+            return "Limit of each GPU, in W", hint, "decimal"
+        case "slower":
+            schedule = page.run.schedule
+            ratio = schedule.max_slowdown_ratio if schedule is not None else None
+            hint = "" if ratio is None else f"{typeset(percent_text(ratio - 1))} as planned now"
+            return "Slower than at full speed, in % at most", hint, "decimal"
+        case "at":
+            return "By when it is to end", _TIMES, None
+    end = {"budget": "; empty: until the run ends", "pause": ""}.get(page.action, "; seven days ahead at most")
+    return "Until", f"{_TIMES}{end}", None
 
 
 def _will(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[Markup]:
@@ -212,27 +242,56 @@ def _will(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[Markup]:
 
 
 def _effect(page: OrderPage, form: OrderForm, now_s: float, zone: tzinfo) -> Iterator[Markup]:
-    record, until = page.run.energy, moment_text(form.until_s or 0.0, now_s, zone)
+    until = moment_text(form.until_s, now_s, zone) if form.until_s is not None else ""
     match form.action:
         case "pin":
-            seen = preview_pin(
+            held = preview_pin(
                 page.run,
                 power_limit_w=form.power_limit_w or 0.0,
                 duration_s=(form.until_s or 0.0) - now_s,
                 min_power_limit_w=page.min_power_limit_w,
             )
-            told = sentence_of(seen)
+            told = sentence_of(held)
             yield escaped(f"{told[:1].upper()}{told[1:]}. It is held there until {until}, whatever its plan says.")
-        case "release" if record is not None and is_pinned(record, now_s):
-            yield joined(
-                [escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")]
-            )
         case "release":
-            yield escaped("Its limit is not pinned, as far as is known here: nothing changes.")
+            yield _release_effect(page.run.energy, now_s, zone)
         case "pause":
             yield escaped(f"The training is paused until {until} at the latest{_PAUSE}")
-        case "resume":
-            yield escaped(_RESUME)
+        case "budget" | "deadline":
+            yield escaped(_goal_effect(page.run, form, now_s, zone))
+        case "exempt":
+            yield escaped(_EXEMPT.format(until=until))
+        case "resume" | "reset":
+            yield escaped(_RESUME if form.action == "resume" else _RESET)
+
+
+def _release_effect(record: RunEnergy | None, now_s: float, zone: tzinfo) -> Markup:
+    if record is None or not is_pinned(record, now_s):
+        return escaped("Its limit is not pinned, as far as is known here: nothing changes.")
+    return joined([escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")])
+
+
+def _goal_effect(run: RunState, form: OrderForm, now_s: float, zone: tzinfo) -> str:
+    """Return what another goal does, and when the run ends as planned now and at full speed, where that is known."""
+    if form.max_slowdown_ratio is not None:
+        slower = typeset(percent_text(form.max_slowdown_ratio - 1))
+        until = f", until {moment_text(form.until_s, now_s, zone)}" if form.until_s is not None else ""
+        words = _BUDGET.format(slower=slower, until=until)
+    else:
+        words = _DEADLINE.format(at=moment_text(form.deadline_s or 0.0, now_s, zone))
+    if run.energy is not None and is_pinned(run.energy, now_s):
+        words += " Its pin wins for as long as it is in force."
+    ends = expected_ends(run, now_s)
+    if ends is None:
+        return f"{words} When it will end is not known."
+    planned, fastest = (moment_text(end_s, now_s, zone) for end_s in ends)
+    words += f" As planned now it ends at about {planned}; at full speed from now on, at about {fastest}"
+    if form.max_slowdown_ratio is None:
+        return f"{words}{': later than that' if ends[1] > (form.deadline_s or 0.0) else ''}."
+    if form.until_s is not None:
+        return f"{words}."
+    latest_s = now_s + (ends[1] - now_s) * form.max_slowdown_ratio
+    return f"{words}; with this budget, at about {moment_text(latest_s, now_s, zone)} at the latest."
 
 
 def _choices(page: OrderPage) -> Iterator[Markup]:
@@ -274,6 +333,10 @@ def _outcome(sent: SentOrder, *, is_overdue: bool) -> tuple[State, str]:
 def _asked(sent: SentOrder, now_s: float, zone: tzinfo) -> Markup:
     order = sent.order
     limit = f" at {typeset(power_text(order.power_limit_w))}" if order.power_limit_w is not None else ""
+    if order.max_slowdown_ratio is not None:
+        limit = f", {typeset(percent_text(order.max_slowdown_ratio - 1))} slower at most,"
+    if order.deadline_s is not None:
+        limit = f" at {moment_text(order.deadline_s, now_s, zone)}"
     until = f" until {moment_text(order.until_s, now_s, zone)}" if order.until_s is not None else ""
     return joined([escaped(f"{order.action}{limit}{until}: "), element("bdi", escaped(order.why))])
 

@@ -50,6 +50,25 @@ def preview_pin(
     )
 
 
+def expected_ends(run: RunState, now_s: float) -> tuple[float, float] | None:
+    """Return when a run is expected to end by its plan, and at full speed from now on [Unix s]; None: not known.
+
+    What its plan does after its last hour is taken to be what it does before, on average.
+    """
+    schedule = run.schedule
+    if schedule is None or schedule.expected_end_s is None or not schedule.entries:
+        return None
+    end_s = max(schedule.expected_end_s, now_s)
+    starts_s = [max(entry.starts_s, now_s) for entry in schedule.entries]
+    ends_s = [*starts_s[1:], max(schedule.until_s, now_s)]
+    spans_s = [max(min(until_s, end_s) - since_s, 0.0) for since_s, until_s in zip(starts_s, ends_s, strict=True)]
+    if not sum(spans_s):
+        return None
+    ratios = [entry.speed_ratio for entry in schedule.entries]
+    speed = sum(span_s * ratio for span_s, ratio in zip(spans_s, ratios, strict=True)) / sum(spans_s)
+    return end_s, now_s + (end_s - now_s) * speed
+
+
 def prior_power_limit_w(record: RunEnergy) -> float | None:
     """Return the mean prior limit of the GPUs of a run [W]; None: not known."""
     return record.max_power_w / record.n_gpus if record.max_power_w and record.n_gpus else None

@@ -248,7 +248,7 @@ def power_panel(
 def _drawn_steps(drawn: Sequence[MeanPower], now_s: float) -> Iterator[tuple[float, float]]:
     """Yield when the power changes, and to which; NaN where it is not known for a while."""
     end_s = drawn[0].starts_s
-    for starts_s, power_w in drawn:
+    for starts_s, power_w, _ in drawn:
         if starts_s > end_s:
             yield end_s, math.nan
         yield starts_s, power_w

@@ -81,6 +81,7 @@ class SlackPlan:
         hulls = [self.curve.hull_at(float(value)) for value in outlook.values[: n - 1]]
         return RatesAhead(
             durations_s=outlook.durations_s[:n],
+            values=outlook.values[:n],
             rates_per_s=self.schedule.rates_per_s[:n],
             hulls=[*hulls, self.curve.efficient],
             timed_s=outlook.timed_s,

@@ -17,7 +17,7 @@ from controller.accounting.reports import (
     with_saving,
 )
 from policies.savings.counterfactual import Saving
-from policies.savings.interval import KnownSaving, Split, UnknownSaving
+from policies.savings.interval import KnownSaving, PinnedCost, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import SignalKind
 from publishers.messages.codec import decode, encode
@@ -150,7 +150,11 @@ def test_the_saved_ratio_of_several_nodes_is_that_of_cost_where_there_is_a_price
     assert summed(own, [other]).saved_ratio == pytest.approx(0.25)
 
 
-NUMBERS = [name for name in RunEnergy.__struct_fields__ if name.startswith(("saved_", "slowdown_", "baseline_"))]
+NUMBERS = [
+    name
+    for name in RunEnergy.__struct_fields__
+    if name.startswith(("saved_", "slowdown_", "baseline_", "pinned_extra"))
+]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +190,23 @@ ZERO: dict[str, Any] = {
     "slowdown_ratio": 1.0,
     "slowdown_ci90_ratio": 0.0,
 }
+
+
+PINNED = {"pinned_extra_s": 400.0, "pinned_extra_ci90_s": 4.0, "pinned_extra_energy_ci90_j": 50.0}
+
+
+def test_a_pin_costs_the_energy_of_all_nodes_and_the_time_of_the_slowest() -> None:
+    own = measured(**PINNED, pinned_extra_energy_j=-1_000.0)
+    other = measured(**PINNED | {"pinned_extra_s": 410.0, "pinned_extra_ci90_s": 6.0}, pinned_extra_energy_j=200.0)
+    whole = summed(own, [other])
+    assert (whole.pinned_extra_s, whole.pinned_extra_ci90_s) == (410.0, 6.0)
+    assert (whole.pinned_extra_energy_j, whole.pinned_extra_energy_ci90_j) == (-800.0, 100.0)
+    for unknown in (summed(own, [measured()]), summed(measured(), [own])):
+        assert (unknown.saved_ratio is None, unknown.pinned_extra_s, unknown.pinned_extra_energy_j) == (
+            False,
+            None,
+            None,
+        )
 
 
 def test_a_run_is_as_slow_as_its_slowest_node() -> None:
@@ -247,6 +268,14 @@ def test_a_measured_saving_is_told_with_its_intervals_and_baselines() -> None:
     assert (told.saved_ci90_ratio, told.saved_energy_ci90_ratio, told.slowdown_ci90_ratio) == (0.004, 0.003, 0.001)
     assert (told.baseline_energy_j, told.baseline_duration_s) == pytest.approx((200.0, 200.0)), "of what is used by now"
     assert told.baseline_carbon_g == pytest.approx(0.04)
+
+
+def test_what_a_pin_has_cost_is_told_with_its_intervals_where_it_is_known() -> None:
+    cost = PinnedCost(extra_s=400.0, extra_ci90_s=4.0, extra_energy_j=-1_000.0, extra_energy_ci90_j=50.0)
+    told = with_saving(run_energy(), KnownSaving(saving=saving(), pinned=cost))
+    assert (told.pinned_extra_s, told.pinned_extra_ci90_s) == (400.0, 4.0)
+    assert (told.pinned_extra_energy_j, told.pinned_extra_energy_ci90_j) == (-1_000.0, 50.0)
+    assert with_saving(run_energy(), KnownSaving(saving=saving())).pinned_extra_s is None
 
 
 def test_a_run_that_used_no_carbon_has_a_baseline_all_the_same() -> None:

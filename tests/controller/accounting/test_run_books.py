@@ -106,6 +106,28 @@ def test_first_pass_plan_and_looks_are_told_apart() -> None:
     )
 
 
+def test_how_often_there_is_a_look_is_that_of_the_last_two_hours() -> None:
+    course = Course()
+    assert course.books.look_ratio == 0
+    for look_s in (900.0, 900.0, 360.0, 360.0):
+        course.set_limit(TOP_W, Purpose.LOOK)
+        course.work(look_s)
+        course.set_limit(250.0, Purpose.PLAN)
+        course.work(3_600.0 - look_s)
+    assert course.books.look_ratio == pytest.approx(0.1)
+
+
+def test_limits_of_the_books_are_relative_to_the_top_of_their_curve() -> None:
+    course = played()
+    assert course.books.curve is None
+    assert course.books.limit_ratios(Looks(), [200.0]) == ()
+    course.books.curve = CURVE
+    low, top = course.books.limit_ratios(looks_at(200.0, rate_ratio=0.9, energy_ratio=0.9), [200.0, TOP_W])
+    assert (low.power_limit_w, top.rate_ratio, top.energy_ratio) == (200.0, 1.0, 1.0)
+    assert low.n_looks > 0
+    assert low.rate_ratio < 1 < low.energy_ratio
+
+
 def test_a_limit_may_serve_another_purpose_from_some_time_on() -> None:
     """The first pass ends at the limit that the plan chooses; later intervals of it are the plan's."""
     course = Course()

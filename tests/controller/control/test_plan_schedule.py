@@ -1,14 +1,18 @@
 """What is published of the hours ahead: only what is known, and only what the record may hold."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from controller.config import EnergyConfig, PlanConfig
+from controller.control.multi_node import NodeShare
 from controller.control.plan import PlanInputs, PlannedTarget
 from controller.ports import Provenance
 from policies.planning import Progress
+from policies.planning.hours_ahead import Evidence
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.units import HOUR_S
 from publishers.messages.codec import decode, encode
@@ -26,7 +30,13 @@ SO_FAR = Progress(
 
 
 def scheduled(
-    so_far: Progress = SO_FAR, *, rate_ci_ratio: float = 0.004, n_looks: int = 8, step_s: float = HOUR_S
+    so_far: Progress = SO_FAR,
+    *,
+    rate_ci_ratio: float = 0.004,
+    n_looks: int = 8,
+    step_s: float = HOUR_S,
+    evidence: Evidence | None = None,
+    share: NodeShare | None = None,
 ) -> RunSchedule:
     """Return what is published of a run whose rates are known so well, under a signal that changes in steps."""
     curve = PowerProfile(
@@ -61,7 +71,8 @@ def scheduled(
     plan = PlannedTarget(job="resnet50", rules=rules, energy=EnergyConfig(), bounds_w=(240.0, 300.0))
     plan.choose(curve, inputs)
     assert plan.made is not None
-    schedule = plan.schedule(plan.made, n_looks=n_looks)
+    made = replace(plan.made, inputs=replace(plan.made.inputs, share=share))
+    schedule = plan.schedule(made, n_looks=n_looks, evidence=evidence)
     assert isinstance(decode(encode(schedule), RunSchedule), RunSchedule)
     return schedule
 
@@ -101,3 +112,55 @@ def test_of_one_limit_alone_no_second_is_told() -> None:
     for entry in scheduled().entries:
         assert (entry.second_power_limit_w is None) == (entry.second_ratio is None)
         assert entry.second_ratio is None or 0.005 <= entry.second_ratio <= 0.995
+
+
+def known(*, error_ratio: float = 0.002, forecast_error: float | None = 10.0) -> Evidence:
+    """Return limits whose energies are known so well, and how far forecasts are off [g/kWh]."""
+
+    def ratios(limits_w: Sequence[float]) -> list[LimitRatios]:
+        return [
+            LimitRatios(
+                power_limit_w=limit_w,
+                rate_ratio=1 - (300 - limit_w) / 1_200,
+                rate_error_ratio=0.001,
+                energy_ratio=1 + (300 - limit_w) / 300,
+                energy_error_ratio=error_ratio if limit_w < 300 else 0.0,
+            )
+            for limit_w in limits_w
+        ]
+
+    return Evidence(ratios=ratios, forecast_errors=None if forecast_error is None else np.full(24, forecast_error))
+
+
+def saved(schedule: RunSchedule) -> tuple[float | None, ...]:
+    """Return what is expected to be saved of the signal and of energy, each with the half-width of its interval."""
+    return (
+        schedule.expected_saved_ratio,
+        schedule.expected_saved_ci90_ratio,
+        schedule.expected_saved_energy_ratio,
+        schedule.expected_saved_energy_ci90_ratio,
+    )
+
+
+def test_what_will_be_saved_is_told_from_eight_looks_on_with_its_interval() -> None:
+    assert saved(scheduled(n_looks=7, evidence=known())) == (None,) * 4
+    assert saved(scheduled()) == (None,) * 4
+    ratio, ci90_ratio, energy_ratio, energy_ci90_ratio = saved(scheduled(evidence=known()))
+    assert ratio is not None
+    assert energy_ratio is not None
+    assert 0.05 < energy_ratio < ratio, "clean hours are fast"
+    assert energy_ci90_ratio is not None
+    assert ci90_ratio is not None
+    assert 0.001 < energy_ci90_ratio < ci90_ratio <= 0.01
+
+
+def test_what_will_be_saved_is_not_told_where_it_is_not_known_to_a_point() -> None:
+    assert saved(scheduled(evidence=known(error_ratio=0.05))) == (None,) * 4
+    for forecast_error in (None, 1e3):
+        *signal, energy_ratio, _ = saved(scheduled(evidence=known(forecast_error=forecast_error)))
+        assert signal == [None, None]
+        assert energy_ratio is not None
+
+
+def test_what_will_be_saved_is_of_the_gpus_of_one_node() -> None:
+    assert saved(scheduled(evidence=known(), share=NodeShare(n_gpus=1, n_ranks=1, world_size=2))) == (None,) * 4

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from controller.control.gpu_group import GpuGroup
 from controller.errors import OrderRefusedError
 from controller.orders.goals import MAX_AHEAD_S, RunGoals
 from controller.orders.standing import READ_BACK_S, content_of
-from controller.ports import Goal, GoalState, Hold
+from controller.ports import Blocked, Goal, GoalPreview, GoalState, Hold
 from publishers.messages.topics import RunKey
 from tests.controller.control.control_bench import FULL, begin
 from tests.controller.messages import rank_status
 from tests.controller.orders.test_pins import PinBench
 from tests.controller.runs.router_bench import limit_state
-from tests.fakes import KEY, MIDNIGHT_S
+from tests.fakes import KEY, MIDNIGHT_S, LoopClock
 
 WHY = "a demo at two"
 GOAL = Goal(max_slowdown_ratio=1.2, set_at_s=MIDNIGHT_S, until_s=MIDNIGHT_S + 3_600, why=WHY, by="ada")
@@ -237,3 +238,26 @@ async def test_an_exempt_run_stays_so_after_a_restart(tmp_path: Path) -> None:
     after = GoalBench(tmp_path, knows_curve=False)
     async with after.training():
         assert after.limiters[0].targets[0].detail.startswith("exempt, at its prior limit")
+
+
+class UnprofiledRun:
+    """A run that cannot be profiled."""
+
+    ended, order_fault, has_planned, is_led_here, started_at_s = None, None, False, True, MIDNIGHT_S
+    limit_reason = Blocked(reason="not_profiled", detail="the run is not profiled: it has too few iterations")
+
+    def __init__(self) -> None:
+        self.gpus = GpuGroup()
+        self.goal: Goal | None = None
+
+    def preview_goal(self, _: Goal) -> GoalPreview:
+        return GoalPreview()
+
+
+async def test_of_a_run_that_cannot_be_profiled_a_goal_is_not_said_to_be_done(tmp_path: Path) -> None:
+    goals, run = RunGoals(tmp_path, clock=LoopClock()), UnprofiledRun()
+    goals.runs = {KEY: run}
+    goals.aim(KEY, max_slowdown_ratio=1.2, why=WHY, by="ada")
+    run.goal = goals.goal_of(KEY)
+    assert (goals.state_of(KEY).state, goals.state_of(KEY).detail) == ("failed", run.limit_reason.detail)
+    assert "it has no curve yet" in goals.preview(KEY, max_slowdown_ratio=1.2).sentence

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from controller.accounting.ranks import LOST_GRACE_S
+from controller.errors import OrderRefusedError
+from controller.orders.pins import RunPins
+from controller.ports import Pin
 from controller.runs.gpu_claims import Standing
 from controller.runs.router import Router
 from publishers.messages.codec import decode
@@ -16,7 +19,7 @@ from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
 from publishers.shared.process_identity import run_mark
 from tests.controller.messages import BOOT_ID, iterations, rank_status
-from tests.controller.runs.router_bench import SETTLE_S, TICK_S, TOPICS, RouterBench
+from tests.controller.runs.router_bench import SETTLE_S, TICK_S, TOPICS, RouterBench, limit_state
 from tests.fakes import USER, fake_process
 
 JOB = "resnet50"
@@ -471,3 +474,36 @@ async def test_a_pool_cannot_be_paused(tmp_path: Path) -> None:
         fault = workers.bench.training_run(run="w0").pause_fault
         assert fault is not None
         assert fault[0] == "not_pausable"
+
+
+async def test_a_pin_of_a_pool_holds_the_gpu_of_all_and_a_worker_alone_cannot_be_pinned(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    pins = RunPins(tmp_path, clock=workers.bench.clock)
+    pins.runs, pins.gpus, workers.router._pins = workers.router.runs, workers.bench.workers, pins
+    workers.bench.limiters[0].state = limit_state()
+    order: dict[str, Any] = {"power_limit_w": 205.0, "why": "the room is hot", "by": "ada"}
+    with pins:
+        async with workers.at_work(seconds=5):
+            order["until_s"] = workers.bench.clock.now_s() + 3_600
+            assert pins.pin(workers.key(0), **order).state == "asked"
+            await workers.work({0: 10, 1: 10}, seconds=2)
+            target = workers.bench.limiters[0].targets[-1]
+            assert (target.power_limit_w, target.reason) == (205.0, "pinned")
+            with pytest.raises(OrderRefusedError, match="no such run trains"):
+                pins.pin(workers.key(1), **order)
+            workers.status(0, state="finished")
+            await workers.work({1: 10}, seconds=5)
+            assert workers.bench.limiters[0].targets[-1].reason == "pinned", "one of them goes on"
+
+
+async def test_the_pin_of_a_run_that_becomes_a_part_of_another_ends(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, 2)
+    pins = RunPins(tmp_path, clock=workers.bench.clock)
+    pins.runs, pins.gpus, workers.router._pins = workers.router.runs, workers.bench.workers, pins
+    workers.bench.limiters[0].state = limit_state()
+    pinned = Pin(power_limit_w=205.0, set_at_s=0.0, until_s=1e11, why="the room is hot", by="ada")
+    pins._put(workers.key(1), pinned)
+    async with workers.at_work(seconds=5):
+        assert workers.bench.limiters[0].targets[-1].reason != "pinned"
+        assert pins._in_force(workers.key(1)) is None
+        assert pins._ended.get(workers.key(1)) == "the run has ended"

@@ -14,6 +14,7 @@ import pytest
 from controller.errors import ConfigError
 from controller.web.app import run_web
 from controller.web.config import WebConfig, load_web_config
+from controller.web.hands.order_form import ACTIONS
 from tests.controller.web.pages.site import Found
 from tests.live.conftest import Mosquitto
 from tests.live.node import LiveNode, wait_for
@@ -38,6 +39,7 @@ topic read gridchase/v1/#
 topic write gridchase/v1/user/+/job/+/run/+/set
 """
 PIN_LINK: Final = f'a[href="{RUN}/order?action=pin"]'
+FIELDS: Final = "limit=165&until=%2B2h&slower=8&at=%2B9h&why=the+room+is+hot"
 SCREENS: Final = [(width, theme) for width in (390, 1280) for theme in ("light", "dark")]
 
 
@@ -171,8 +173,8 @@ async def test_the_dialog_and_the_sign_in_have_no_fault_for_whoever_cannot_see(
         await tab.open(f"{url}/sign-in")
         await check_screens(tab, "sign-in", tmp_path)
         await sign_in(tab, url)
-        for action in ("pin", "release", "pause", "resume"):
-            await tab.open(f"{url}{RUN}/order?action={action}&limit=165&until=%2B2h&why=the+room+is+hot")
+        for action in ACTIONS:
+            await tab.open(f"{url}{RUN}/order?action={action}&{FIELDS}")
             await check_screens(tab, f"page-{action}", tmp_path)
         await tab.open(f"{url}{RUN}")
         await tab.run("document.querySelector('a[data-order]').click()")

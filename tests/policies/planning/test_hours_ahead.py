@@ -1,5 +1,6 @@
 """What a plan expects of the hours ahead: it is the plan that is followed, to its end, and no other one."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,11 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.planning import BudgetObjective, DeadlineObjective, EtaObjective, Objective, Progress
-from policies.planning.hours_ahead import SHORTEST_S, HoursAhead, hours_ahead
+from policies.planning import BudgetObjective, DeadlineObjective, Decision, EtaObjective, Objective, Progress
+from policies.planning.hours_ahead import (
+    LOOKS_ERROR_RATIO,
+    SHORTEST_S,
+    Evidence,
+    ExpectedSaving,
+    HoursAhead,
+    expected_saving,
+    hours_ahead,
+)
 from policies.planning.objectives import RatesAhead
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.power_curve import Hull
-from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, hourly
@@ -171,6 +181,7 @@ def test_a_limit_that_has_all_of_the_time_is_told_alone(high_ratio: float) -> No
     low, high = A40.points[1:3]
     rate_per_s = low.iterations_per_s + high_ratio * (high.iterations_per_s - low.iterations_per_s)
     plan = RatesAhead(
+        values=np.ones(2),
         durations_s=np.full(2, HOUR_S),
         rates_per_s=np.array([TOP_PER_S, rate_per_s]),
         hulls=[Hull(A40.points[1:])] * 2,
@@ -202,3 +213,138 @@ def test_hours_at_one_limit_share_the_error_of_its_rate() -> None:
     both_limits = 0.01 * 2**0.5
     assert found.slowdown_error_ratio == pytest.approx(0.99 * both_limits + 0.01 * 0.001, rel=0.02)
     assert expected(10.0).slowdown_error_ratio is None, "no rate has an interval"
+
+
+EVEN = (0.9, 1.2)
+"""Of each limit below the highest: its speed, and how much more energy an iteration needs at the highest."""
+
+
+def evidence(
+    *, energy_error_ratio: float = 0.0, shared_error_ratio: float = 0.0, errors: float | None = 0.0, **more: float
+) -> Evidence:
+    """Return what is known of limits that are all alike, and of forecasts that are all off by as much."""
+
+    def ratios(limits_w: Sequence[float]) -> list[LimitRatios]:
+        at_top = [limit_w >= A40.fastest.power_limit_w for limit_w in limits_w]
+        return [
+            LimitRatios(
+                power_limit_w=limit_w,
+                rate_ratio=1.0 if is_top else EVEN[0],
+                rate_error_ratio=0.0,
+                energy_ratio=1.0 if is_top else EVEN[1],
+                energy_error_ratio=0.0 if is_top else energy_error_ratio,
+                shared_error_ratio=0.0 if is_top else shared_error_ratio,
+            )
+            for limit_w, is_top in zip(limits_w, at_top, strict=True)
+        ]
+
+    return Evidence(ratios=ratios, forecast_errors=None if errors is None else np.full(24, errors), **more)
+
+
+def planned(values: Sequence[float], rates: Sequence[float], *, hull: Hull | None = None) -> Decision:
+    """Return a decision for hours with such a signal, at the slowest (0) or the fastest (1) limit of the curve."""
+    hull = hull or Hull((A40.points[2], A40.fastest))
+    slow_per_s, fast_per_s = hull.points[0].iterations_per_s, hull.points[-1].iterations_per_s
+    plan = RatesAhead(
+        durations_s=np.full(len(values), HOUR_S),
+        values=np.array(values),
+        rates_per_s=np.array([slow_per_s + rate * (fast_per_s - slow_per_s) for rate in rates]),
+        hulls=[hull] * len(values),
+        timed_s=HOUR_S * len(values),
+    )
+    first = hull.points[-1 if rates[0] else 0]
+    return replace(
+        decisions.decided(1.03),
+        power_limit_w=first.power_limit_w,
+        power_w=first.power_w,
+        iterations_per_s=first.iterations_per_s,
+        scheduled=None,
+        ahead=lambda: plan,
+    )
+
+
+def saving(decision: Decision, of: Evidence) -> ExpectedSaving:
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S)
+    hours = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=A40)
+    found = expected_saving(decision, hours, of, now_s=NOW_S, curve=A40)
+    assert found is not None
+    return found
+
+
+def test_the_same_work_at_the_highest_limit_is_done_sooner_in_other_hours() -> None:
+    found = saving(planned([100.0, 200.0, 400.0], [0, 1, 0]), evidence())
+    work_s, used_s = (np.array([ratio, 1.0, ratio]) * HOUR_S for ratio in (0.9, 0.9 / 1.2))
+    assert found.energy_ratio == pytest.approx(1 - used_s.sum() / work_s.sum())
+    twin = HOUR_S * (100 + 200 + 0.8 * 400)
+    assert found.signal_ratio == pytest.approx(1 - used_s @ [100, 200, 400] / twin)
+    assert found.energy_error_ratio == found.signal_error_ratio == 0
+
+
+def test_a_plan_at_the_highest_limit_saves_nothing_whatever_is_not_known() -> None:
+    found = saving(planned([100.0, 300.0], [1, 1]), evidence(energy_error_ratio=0.01, errors=50.0))
+    assert (found.energy_ratio, found.signal_ratio) == pytest.approx((0.0, 0.0))
+    assert (found.energy_error_ratio, found.signal_error_ratio) == pytest.approx((0.0, 0.0))
+
+
+def test_errors_of_limits_add_up_and_one_that_they_share_is_one() -> None:
+    own = saving(planned([100.0] * 4, [0] * 4), evidence(energy_error_ratio=0.012))
+    assert own.energy_error_ratio == pytest.approx(0.012 / 1.2 / 1.2)
+    assert own.signal_error_ratio == pytest.approx(own.energy_error_ratio)
+    shared = saving(planned([100.0] * 4, [0, 0, 1, 1]), evidence(shared_error_ratio=-0.012))
+    assert shared.energy_error_ratio == pytest.approx(1.8 / 3.8 * 0.012 / 1.2 / 1.2)
+
+
+def test_what_is_not_known_of_a_forecast_counts_where_the_signal_changes() -> None:
+    of = evidence(errors=30.0)
+    found = saving(planned([300.0, 200.0, 400.0, 300.0], [0, 1, 0, 1]), of)
+    assert found.signal_error_ratio is not None
+    assert 0 < found.signal_error_ratio < 30 / 300
+    known = saving(planned([300.0, 200.0, 400.0, 300.0], [0, 1, 0, 1]), evidence(errors=30.0, known_s=4 * HOUR_S))
+    assert known.signal_error_ratio == 0
+    assert saving(planned([300.0, 200.0], [0, 1]), evidence(errors=None)).signal_error_ratio is None
+    assert saving(planned([300.0, 300.0], [0, 1]), evidence(errors=None)).signal_error_ratio == 0
+
+
+@pytest.mark.parametrize("alike_h", [0.01, 2.0, 6.0, 1e6])
+def test_the_error_covers_forecasts_whose_hours_are_alike_or_not(alike_h: float) -> None:
+    rng, n_draws, rms = np.random.default_rng(7), 400, 40.0
+    values = 300 + 100 * np.sin(np.arange(24) / 24 * 2 * np.pi)
+    rates = (values < 300).astype(float)
+    found = saving(planned(values.tolist(), rates.tolist()), evidence(errors=rms))
+    assert found.signal_error_ratio is not None
+    assert found.signal_ratio is not None
+    hours = np.arange(24)
+    covariance = rms**2 * np.exp(-np.abs(hours[:, None] - hours) / alike_h)
+    draws = rng.multivariate_normal(np.zeros(24), covariance, n_draws)
+    draws[:, 0] = 0
+    ratios = [saving(planned((values + draw).tolist(), rates.tolist()), evidence()).signal_ratio for draw in draws]
+    spread = float(np.std([ratio for ratio in ratios if ratio is not None]))
+    assert spread <= 1.1 * found.signal_error_ratio
+
+
+def test_looks_do_their_share_of_the_work_at_the_highest_limit() -> None:
+    without, found = (saving(planned([100.0] * 4, [0] * 4), evidence(look_ratio=ratio)) for ratio in (0.0, 0.1))
+    assert found.energy_ratio == pytest.approx(0.9 * without.energy_ratio)
+    assert found.energy_error_ratio == pytest.approx(0.1 * LOOKS_ERROR_RATIO * without.energy_ratio)
+
+
+def test_a_pause_adds_the_idle_power_of_the_gpus_alone() -> None:
+    idle = ProfilePoint(power_limit_w=A40.fastest.power_limit_w, power_w=150.0, iterations_per_s=0.0)
+    whole = replace(A40, points=tuple(replace(each, power_w=1.5 * (each.power_w + 80)) for each in A40.points))
+    hull = Hull((idle, whole.fastest))
+    decision = planned([100.0, 100.0], [1, 0], hull=hull)
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S)
+    hours = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=whole)
+    of = evidence(host_power_w=80.0, pue=1.5)
+    found = expected_saving(decision, hours, of, now_s=NOW_S, curve=whole)
+    assert found is not None
+    assert found.energy_ratio == pytest.approx(-20.0 / A40.fastest.power_w)
+
+
+def test_what_would_cost_nothing_or_is_not_planned_ahead_has_no_expected_saving() -> None:
+    found = saving(planned([100.0, -300.0], [0, 1]), evidence())
+    assert (found.signal_ratio, found.signal_error_ratio) == (None, None)
+    decision = replace(planned([100.0], [0]), ahead=None)
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S)
+    hours = hours_ahead(decision, so_far, now_s=NOW_S, period_s=FREE.period_s, curve=A40)
+    assert expected_saving(decision, hours, evidence(), now_s=NOW_S, curve=A40) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policies.savings.books import Books, open_books
+from policies.savings.books import Books, Purpose, open_books
 from policies.savings.counterfactual import Counterfactual
 from policies.savings.interval import (
     LUCK_RATIO,
@@ -243,3 +243,79 @@ def test_an_error_that_limits_and_curves_share_does_not_average_out() -> None:
 def test_what_has_no_variance_correlates_with_nothing() -> None:
     covariance = np.array([[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
     assert correlation_of(covariance) == pytest.approx(np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.0]]))
+
+
+PINNED = [
+    Deed(duration_s=2 * HOUR_S, power_w=100.0, power_limit_w=200.0),
+    Deed(duration_s=HOUR_S, power_w=80.0, power_limit_w=150.0, purpose=Purpose.PINNED),
+    Deed(duration_s=2 * HOUR_S, power_w=150.0, power_limit_w=TOP_W),
+]
+PINNED_RATIOS = [ratios_at(150.0, 0.8, 1.2), ratios_at(200.0, 0.9, 1.1)]
+
+
+def test_a_pin_costs_what_its_work_would_not_have_taken_by_the_plan_before_it() -> None:
+    found = estimate(books_of(PINNED), PINNED_RATIOS)
+    assert isinstance(found, KnownSaving)
+    assert found.pinned is not None
+    assert found.pinned.extra_s == pytest.approx(HOUR_S - 0.8 / 0.9 * HOUR_S)
+    assert found.pinned.extra_energy_j == pytest.approx(80.0 * HOUR_S * (1 - 1.2 / 1.1))
+    assert found.pinned.extra_ci90_s == pytest.approx(1.645 * LUCK_RATIO * HOUR_S)
+    assert found.pinned.extra_energy_ci90_j == pytest.approx(1.645 * LUCK_RATIO * 80.0 * HOUR_S)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        PINNED[1:],
+        [replace(PINNED[0], duration_s=HOUR_S / 2), *PINNED[1:]],
+        [replace(PINNED[0], purpose=Purpose.FIRST_PASS), *PINNED[1:]],
+        [replace(each, purpose=Purpose.PLAN) for each in PINNED],
+    ],
+    ids=["no plan before", "none in an hour before", "only the first pass", "no pin"],
+)
+def test_of_a_pin_without_a_plan_before_it_no_cost_is_told(history: list[Deed]) -> None:
+    found = estimate(books_of(history), PINNED_RATIOS)
+    assert isinstance(found, KnownSaving)
+    assert found.pinned is None
+
+
+def test_the_cost_of_a_pin_that_is_not_known_to_a_point_is_not_told() -> None:
+    ratios = [ratios_at(150.0, 0.8, 1.2, error_ratio=0.009), PINNED_RATIOS[1]]
+    long = [replace(PINNED[0], duration_s=40 * HOUR_S), PINNED[1]]
+    found = estimate(books_of(long), ratios)
+    assert isinstance(found, KnownSaving)
+    assert found.pinned is None
+
+
+@settings(max_examples=10)
+@given(st.floats(1e-4, 0.003), st.integers(0, 1_000))
+def test_the_interval_of_what_a_pin_costs_agrees_with_random_draws(error_ratio: float, seed: int) -> None:
+    ratios = [replace(each, rate_error_ratio=error_ratio, energy_error_ratio=error_ratio) for each in PINNED_RATIOS]
+    found = estimate(books_of(PINNED), ratios)
+    assert isinstance(found, KnownSaving)
+    assert found.pinned is not None
+    rng = np.random.default_rng(seed)
+    (rate_150, rate_200), (energy_150, energy_200) = (
+        np.array(means)[:, None] + error_ratio * rng.standard_normal((2, 10_000)) for means in ((0.8, 0.9), (1.2, 1.1))
+    )
+    for half, amount, drawn in (
+        (found.pinned.extra_ci90_s, HOUR_S, 1 - rate_150 / rate_200),
+        (found.pinned.extra_energy_ci90_j, 80.0 * HOUR_S, 1 - energy_150 / energy_200),
+    ):
+        assert half == pytest.approx(1.645 * amount * math.hypot(float(drawn.std()), LUCK_RATIO), rel=0.05)
+
+
+def test_the_cost_of_pins_on_two_curves_adds_up() -> None:
+    segment = Segment(books=books_of(PINNED), ratios=PINNED_RATIOS, top_power_limit_w=TOP_W)
+    later = replace(segment, books=books_of(PINNED, begins_s=10 * HOUR_S))
+    one, both = estimate_saving([segment], signal=None), estimate_saving([segment, later], signal=None)
+    assert isinstance(one, KnownSaving)
+    assert isinstance(both, KnownSaving)
+    assert one.pinned is not None
+    assert both.pinned is not None
+    assert both.pinned.extra_s == pytest.approx(2 * one.pinned.extra_s)
+    assert both.pinned.extra_ci90_s == pytest.approx(2 * one.pinned.extra_ci90_s)
+    without = replace(segment, books=books_of(PINNED[1:], begins_s=10 * HOUR_S))
+    partly = estimate_saving([segment, without], signal=None)
+    assert isinstance(partly, KnownSaving)
+    assert partly.pinned is None, "of one of them it is not known"

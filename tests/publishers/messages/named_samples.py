@@ -96,13 +96,23 @@ NAMED: list[tuple[Message, bytes]] = [
             expected_end_s=1.7e9 + 90_000,
             expected_slowdown_ratio=1.0298,
             expected_slowdown_ci90_ratio=0.0012,
+            goal_by="ada",
+            goal_why="it is hot",
+            goal_until_s=1.70005e9,
+            expected_saved_ratio=0.1523,
+            expected_saved_ci90_ratio=0.0052,
+            expected_saved_energy_ratio=0.1427,
+            expected_saved_energy_ci90_ratio=0.0021,
         ),
         (
             b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","objective":"slowdown","entr'
             b'ies":[{"starts_s":1700000000.0,"power_limit_w":200.0,"power_w":198.25,"speed_ratio":0.9345,"second_p'
             b'ower_limit_w":205.0,"second_ratio":0.25},{"starts_s":1700003600.0,"power_limit_w":200.0,"power_w":40'
             b'.0,"speed_ratio":0.0,"paused_ratio":1.0}],"until_s":1700086400.0,"max_slowdown_ratio":1.03,"expected'
-            b'_end_s":1700090000.0,"expected_slowdown_ratio":1.0298,"expected_slowdown_ci90_ratio":0.0012}'
+            b'_end_s":1700090000.0,"expected_slowdown_ratio":1.0298,"expected_slowdown_ci90_ratio":0.0012,'
+            b'"goal_by":"ada","goal_why":"it is hot","goal_until_s":1700050000.0,"expected_saved'
+            b'_ratio":0.1523,"expected_saved_ci90_ratio":0.0052,"expected_saved_energy_ratio":0.1427,"expected_saved_e'
+            b'nergy_ci90_ratio":0.0021}'
         ),
     ),
     (

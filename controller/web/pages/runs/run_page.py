@@ -46,7 +46,15 @@ from publishers.training.reporting.amounts import power_text
 
 N_LINES: Final = 30
 """Of the log, on this page."""
-_ORDERS: Final = {"pin": "pin its limit", "pause": "pause it", "resume": "resume it"}
+_ORDERS: Final = {
+    "pin": "pin its limit",
+    "exempt": "exempt it",
+    "pause": "pause it",
+    "resume": "resume it",
+    "budget": "change its time budget",
+    "deadline": "set a deadline",
+    "reset": "its own goal",
+}
 _PINNED_ORDERS: Final = {"release": "release its limit", **_ORDERS, "pin": "pin another limit"}
 
 
@@ -105,7 +113,7 @@ def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -
     """Return the page, HTML."""
     parts = [
         _progress(view, now_s, zone),
-        _saved(view),
+        _saved(view, now_s),
         _slower(view),
         *([_plan(view, state, now_s, zone), _now(view, state, now_s)] if view.goes_on else []),
         _curve(view),
@@ -177,15 +185,36 @@ def _signed_duration(duration_s: float) -> str:
     return f"{'-' if duration_s < 0 else ''}{duration_text(abs(duration_s))}"
 
 
-def _saved(view: RunView) -> Markup:
+def _saved(view: RunView, now_s: float) -> Markup:
     record = view.record
     entry = run_entry(view.key, record) if record is not None else None
     if record is None or entry is None or told_saving(entry) is None:
         content = [element("p", escaped(_capital(without_number_text(record))), class_="second")]
     else:
         content = [render_figures(entry), *_split(record)]
+    expected = expected_text(view.run.schedule, record, now_s) if view.goes_on else ""
+    content += [element("p", escaped(expected), class_="small")] if expected else []
     title = "Saved so far" if view.goes_on else "Saved"
     return render_card(title, *content, width="wide", note="against the same work at the prior limits")
+
+
+def expected_text(schedule: RunSchedule | None, record: RunEnergy | None, now_s: float) -> str:
+    """Return what a plan expects to save of the time that it tells, with its intervals; "": not known."""
+    if schedule is None or record is None or schedule.until_s <= now_s:
+        return ""
+    of_signal = schedule.expected_saved_ratio, schedule.expected_saved_ci90_ratio
+    of_energy = schedule.expected_saved_energy_ratio, schedule.expected_saved_energy_ci90_ratio
+    signal = "CO₂e" if record.carbon_g is not None else "cost" if record.cost is not None else ""
+    told = {signal: of_signal, "energy": of_energy}
+    shares = [
+        f"{_share_text(ratio, half)} of {name}"
+        for name, (ratio, half) in told.items()
+        if name and ratio is not None and half is not None
+    ]
+    if not shares:
+        return ""
+    lasts, saved = typeset(duration_text(schedule.until_s - now_s)), " and ".join(shares)
+    return f"The plan for the coming {lasts} is expected to save {saved}."
 
 
 def _split(record: RunEnergy) -> Iterator[Markup]:

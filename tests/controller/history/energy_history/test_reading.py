@@ -119,7 +119,8 @@ def test_quarters_in_which_a_run_was_not_heard_of_are_of_the_next_one() -> None:
     quarters = [RunQuarter(at_s, 900, energy_j, used_s, None, None) for at_s, energy_j, used_s in rows]
     found = list(quarter_powers([*quarters, RunQuarter(86_400, 86_400, 1e6, 86_400.0, None, None)]))
     assert [power.starts_s for power in found] == [0, 900, 1_800, 2_700, 3_600]
-    assert [round(power.power_w) for power in found] == [100, 202, 202, 96, 50]
+    assert [round(power.power_w) for power in found] == [100, 202, 202, 96, 100]
+    assert [power.present_ratio for power in found] == [1, 1, 1, 1, 0.5]
 
 
 def test_days_cost_one_read_of_the_runs() -> None:

@@ -152,7 +152,8 @@ async def test_a_pin_is_previewed_sent_and_done_when_the_node_has_read_back(tmp_
     async with browsing(tmp_path) as browser:
         await browser.get("/run/alice/resnet50/r1")
         links = [it["href"] for it in browser.found.all("a") if "data-order" in it]
-        assert links == [f"{ORDER}?action={action}" for action in ("pin", "pause", "resume")]
+        actions = ("pin", "exempt", "pause", "resume", "budget", "deadline", "reset")
+        assert links == [f"{ORDER}?action={action}" for action in actions]
         await browser.get(f"{ORDER}?action=pin")
         assert is_sign_in(browser)
         await browser.send(token=OPERATOR, name="Ada")
@@ -233,6 +234,33 @@ async def test_a_run_is_paused_and_resumed(action: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("action", "fields", "said"),
+    [
+        ("exempt", {}, "have their prior limits until"),
+        ("budget", {"slower": "8"}, "may make it 8.0 % slower than at full speed, until"),
+        ("deadline", {"at": "+5h"}, "Its plan has it end by 05:00"),
+        ("reset", {}, "follows its configured objective again"),
+    ],
+)
+async def test_a_run_is_exempt_and_has_another_goal(
+    action: str, fields: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    async with browsing(tmp_path) as browser:
+        await browser.sign_in()
+        page = await browser.preview(action=action, **fields)
+        assert said in page.text
+        await browser.send()
+        (order,) = browser.orders()
+        assert order.action == action
+        assert (order.max_slowdown_ratio, order.deadline_s is not None) == (
+            1.08 if action == "budget" else None,
+            action == "deadline",
+        )
+        browser.say("done", "as asked")
+        assert "done: as asked" in (await browser.get(browser.path)).text
+
+
+@pytest.mark.parametrize(
     ("state", "said"), [("refused", "refused: 205 W read"), ("failed", "not in force: 205 W read")]
 )
 async def test_what_the_node_refuses_is_said(state: str, said: str, tmp_path: Path) -> None:
@@ -264,12 +292,12 @@ async def test_each_fault_of_a_form_is_said_and_nothing_is_sent(tmp_path: Path) 
     async with browsing(tmp_path) as browser:
         await browser.sign_in()
         page = await browser.preview(limit="x", until="soon", why="")
-        for fault in ("The limit 'x' must be", "Until 'soon': must be", "Why is missing"):
+        for fault in ("The limit 'x' must be", "The time 'soon' must be", "Why is missing"):
             assert fault in page.text
         assert [form.get("method") for form in page.all("form")] == ["get"], "there is nothing to send"
         await browser.preview()
         page = await browser.send(until="soon")
-        assert (browser.status, "Until 'soon'" in page.text) == (422, True)
+        assert (browser.status, "The time 'soon'" in page.text) == (422, True)
         assert browser.orders() == []
 
 

@@ -3,11 +3,12 @@
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.web.hands.order_form import ACTIONS, NEEDS_TIME, Action, OrderForm, new_correlation, read_order
+from controller.web.hands.order_form import ACTIONS, Action, OrderForm, new_correlation, read_order
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Order
 from publishers.messages.topics import is_name
@@ -41,8 +42,8 @@ def test_a_pin_is_read_and_the_same_when_it_is_read_again(limit: str, limit_w: f
         ({"limit": "nan"}, "must be a power in W, above 0"),
         ({"limit": "inf"}, "must be a power in W, above 0"),
         ({"limit": "1e9"}, "and 1e+06 W at most"),
-        ({"until": ""}, "Until when is missing: it must be 18:00"),
-        ({"until": "for ever"}, "Until 'for ever': must be 18:00"),
+        ({"until": ""}, "The time is missing: it must be 18:00"),
+        ({"until": "for ever"}, "The time 'for ever' must be 18:00"),
         ({"until": "+99999999999d"}, "must be 18:00"),
         ({"until": "2026-11-28T18:00"}, "has passed"),
         ({"until": "+8d"}, "a pin ends within 7 days"),
@@ -62,24 +63,65 @@ def test_every_fault_is_said_at_once() -> None:
     assert len(read({"limit": "x"})[1]) == 3
 
 
+TERMS: dict[Action, dict[str, str]] = {
+    "pin": {"limit": "205", "until": "18:00"},
+    "exempt": {"until": "18:00"},
+    "pause": {"until": "18:00"},
+    "budget": {"slower": "8"},
+    "deadline": {"at": "18:00"},
+    "release": {},
+    "resume": {},
+    "reset": {},
+}
+
+
 @pytest.mark.parametrize("action", ACTIONS)
-def test_every_action_needs_a_reason_and_a_time_where_it_ends_by_itself(action: Action) -> None:
-    assert read({"limit": "205", "until": "18:00"}, action)[0] is None
-    form, faults = read({"limit": "205", "why": WHY}, action)
-    assert (form is None) == (action in NEEDS_TIME) == bool(faults)
-    form, _ = read(PIN, action)
-    assert form is not None
+def test_every_action_needs_a_reason_and_its_terms_and_has_no_others(action: Action) -> None:
+    terms = TERMS[action]
+    assert read(terms, action)[0] is None
+    for missing in terms:
+        rest = {name: text for name, text in terms.items() if name != missing}
+        form, faults = read(rest | {"why": WHY}, action)
+        assert form is None
+        assert "is missing" in " ".join(faults)
+    everything = {name: text for each in TERMS.values() for name, text in each.items()}
+    form, faults = read(everything | {"until": terms.get("until", ""), "why": WHY}, action)
+    assert form is not None, faults
+    assert read(form.fields(), action)[0] == form
     order = form.order(by="ada", correlation=new_correlation(), now_s=NOW_S)
     assert decode(encode(order), Order) == order
-    assert (order.power_limit_w is not None) == (action == "pin")
+    given = {name: value for name, value in msgspec.structs.asdict(order).items() if value is not None}
+    names = {"limit": "power_limit_w", "until": "until_s", "slower": "max_slowdown_ratio", "at": "deadline_s"}
+    assert given.keys() - {"time_s", "action", "correlation", "by", "why"} == {names[each] for each in terms}
     assert is_name(order.correlation)
 
 
-def test_a_pause_that_has_ended_already_is_refused() -> None:
-    assert read(PIN | {"until": "2026-11-28T18:00"}, "pause")[1] == ["The time until when has passed."]
+@pytest.mark.parametrize(("text", "ratio"), [("0", 1.0), ("8", 1.08), ("12.5 %", 1.125), ("900", 10.0)])
+def test_a_time_budget_is_a_number_of_per_cent(text: str, ratio: float) -> None:
+    form, _ = read({"slower": text, "why": WHY}, "budget")
+    assert form is not None
+    assert form.max_slowdown_ratio == pytest.approx(ratio)
+    assert form.until_s is None
+    form, _ = read({"slower": text, "why": WHY, "until": "+2h"}, "budget")
+    assert form is not None
+    assert form.until_s == NOW_S + 7_200
 
 
-@given(fields=st.dictionaries(st.sampled_from(["limit", "until", "why"]), st.text()), action=st.sampled_from(ACTIONS))
+@pytest.mark.parametrize("text", ["-1", "901", "nan", "inf", "fast"])
+def test_a_time_budget_that_is_none_is_refused(text: str) -> None:
+    assert "must be a number of per cent, from 0 (never slower) to 900." in read({"slower": text}, "budget")[1][0]
+
+
+@pytest.mark.parametrize(("action", "name"), [("pause", "until"), ("deadline", "at"), ("budget", "until")])
+def test_a_time_that_has_passed_is_refused(action: Action, name: str) -> None:
+    faults = read({"slower": "8", name: "2026-11-28T18:00", "why": WHY}, action)[1]
+    assert faults == ["The time '2026-11-28T18:00' has passed."]
+
+
+@given(
+    fields=st.dictionaries(st.sampled_from(["limit", "until", "why", "slower", "at"]), st.text()),
+    action=st.sampled_from(ACTIONS),
+)
 def test_whatever_is_typed_is_an_order_that_can_be_sent_or_a_fault(fields: dict[str, str], action: Action) -> None:
     form, faults = read(fields, action)
     assert (form is None) == bool(faults)

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from controller.ports import sentence_of
-from controller.web.hands.preview import known_curve, preview_pin
+from controller.web.hands.preview import expected_ends, known_curve, preview_pin
 from controller.web.live.site_state import RunState
 from publishers.messages.topics import RunKey
-from tests.controller.web.pages.site import Site
+from tests.controller.web.pages.site import NOW_S, Site
 
 KEY = RunKey("alice", "resnet50", "r1")
 HOUR_S = 3_600.0
@@ -72,3 +72,26 @@ def test_at_full_speed_a_pin_only_adds_time() -> None:
     assert seen.speed_ratio == 1.0
     assert seen.slowdown_ratio is not None
     assert 1.0 < seen.slowdown_ratio < 1.03
+
+
+def test_the_end_at_full_speed_is_that_of_the_work_that_the_plan_has_left() -> None:
+    state = run()
+    ends = expected_ends(state, NOW_S)
+    assert ends is not None
+    assert ends[0] == NOW_S + 6 * HOUR_S
+    assert ends[1] == pytest.approx(NOW_S + 6 * HOUR_S * 0.985)
+    later = expected_ends(state, NOW_S + 2 * HOUR_S)
+    assert later is not None
+    assert later[1] == pytest.approx(NOW_S + 2 * HOUR_S + 4 * HOUR_S * 0.985)
+    assert expected_ends(state, NOW_S + 7 * HOUR_S) is None, "the plan is over"
+    state.schedule = None
+    assert expected_ends(state, NOW_S) is None
+
+
+def test_a_plan_goes_on_as_it_was_planned_beyond_its_last_hour() -> None:
+    state = run()
+    assert state.schedule is not None
+    state.schedule = msgspec.structs.replace(state.schedule, expected_end_s=NOW_S + 48 * HOUR_S)
+    ends = expected_ends(state, NOW_S)
+    assert ends is not None
+    assert ends[1] == pytest.approx(NOW_S + 48 * HOUR_S * 0.985)

@@ -230,3 +230,18 @@ def test_all_runs_are_listed_each_with_its_page_and_none_twice() -> None:
     nothing = Found(render_runs(Site().state, [], now_s=NOW_S, zone=ZONE)).text
     assert "No run goes on." in nothing
     assert "No run has ended in the last 7 days." in nothing
+
+
+def test_what_a_plan_is_expected_to_save_is_told_with_its_intervals_or_not_at_all() -> None:
+    signal = {"expected_saved_ratio": 0.152, "expected_saved_ci90_ratio": 0.006}
+    energy = {"expected_saved_energy_ratio": 0.143, "expected_saved_energy_ci90_ratio": 0.002}
+    until = {"until_s": NOW_S + 4 * 3_600.0}
+    text = found(one_run(schedule={**signal, **energy, **until})).text
+    both = "save 15.2 % (14.6 to 15.8 %) of CO₂e and 14.3 % (14.1 to 14.5 %) of energy"
+    assert f"The plan for the coming 4 h 00 min is expected to {both}." in text
+    text = found(one_run(schedule={**energy, **until})).text
+    assert "is expected to save 14.3 % (14.1 to 14.5 %) of energy." in text
+    for lacking in ({"expected_saved_energy_ci90_ratio": None}, {"until_s": NOW_S - 1.0}):
+        assert "is expected to save" not in found(one_run(schedule={**energy, **until, **lacking})).text
+    priced = found(one_run(schedule={**signal, **until}, carbon_g=None, cost=0.2, currency="EUR")).text
+    assert "save 15.2 % (14.6 to 15.8 %) of cost." in priced
