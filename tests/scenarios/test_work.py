@@ -64,7 +64,10 @@ async def test_a_curve_of_unequal_steps_is_found_sooner_and_better_by_their_work
     assert worst_ratio(without) > 2 * worst_ratio(with_work)
     swept_s = [gpu.history[len(LADDER_W) - 2][0] for gpu in gpus]
     assert swept_s[0] <= swept_s[1]
-    top = with_work.profiles()[-1].points[-1]
+    last = with_work.profiles()[-1]
+    assert last.work_per_iteration == pytest.approx(MEAN_TOKENS, rel=0.06)
+    assert without.profiles()[-1].work_per_iteration is None
+    top = last.points[-1]
     assert top.iterations_per_s == pytest.approx(fast_rate_per_s(PRIOR_W), rel=0.06), "steps a second, as without work"
 
 
