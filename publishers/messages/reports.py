@@ -124,7 +124,7 @@ class ProfileReport(Message, frozen=True, kw_only=True):
     points: Annotated[list[ProfileEntry], Meta(max_length=512)]
     batch_size: Count | None = None
     reason: Name | None = None
-    work_per_iteration: Annotated[float, Meta(gt=0, le=1e18)] | None = None
+    work_per_iteration: Annotated[float, Meta(gt=0, le=1e20)] | None = None
     work_unit: Name | None = None
 
 

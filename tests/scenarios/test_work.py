@@ -104,6 +104,28 @@ async def test_a_deadline_is_kept_by_the_work_that_is_left(tmp_path: Path) -> No
     assert min(limit_w for _, limit_w in gpu.history) < PRIOR_W
 
 
+async def test_a_run_that_stops_to_tell_its_work_goes_on_with_its_curve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK)
+    training = LanguageTraining(site, rate=fast_rate_per_s)
+    async with site.controlled():
+        await training.train(900)
+        n_written = len(gpu.history)
+        training.tells = False
+        await training.train(900)
+        training.publish_status("finished")
+        await asyncio.sleep(30)
+    assert caplog.text.count("rank 0 does not tell the work of its iterations") == 1
+    assert not {LADDER_W[-1], LADDER_W[-2]} & {limit_w for _, limit_w in gpu.history[n_written:]}, "no second sweep"
+    states = [report.state for report in site.profiles()]
+    assert states.index("planned") > max(k for k, state in enumerate(states) if state == "profiling")
+    assert training.begin_s is not None
+    top_s = training.n_tokens / MEAN_TOKENS / fast_rate_per_s(PRIOR_W) + training.n_iterations * DRAW_S
+    assert (training.end_s - training.begin_s) / top_s <= 1.105
+
+
 async def test_the_next_run_goes_on_with_the_curve_of_the_last_one(tmp_path: Path) -> None:
     """Its first steps are longer by chance, so that its mean iteration is another: the curve is converted."""
     gpu = prior_gpu()
