@@ -105,6 +105,10 @@ class RunReporter:
             n_gpus=n_gpus,
             batch_size=self._ranks.status.batch_size,
         )
+        work = self._ranks.work_per_iteration
+        if work is not None:
+            unit = self._ranks.status.work_unit
+            report = msgspec.structs.replace(report, work_per_iteration=work, work_unit=unit)
         self._retain(self._profile_topic, self._named(report))
 
     def publish_schedule(self, schedule: RunSchedule | None) -> None:

@@ -41,6 +41,8 @@ from publishers.messages.reports import RunSchedule
 
 UNBOUNDED_W: Final = (0.0, math.inf)
 """Of a run without a pin: its plan has bounds of its own."""
+SAME_COUNT_RATIO: Final = 0.9
+"""A count that falls by less goes on: of several ranks, by their work, it may fall a little."""
 FOLLOW_S = 2.0
 """A change of limit takes so much longer on the other nodes of a run: there it goes by the broker."""
 REFUSALS: Final[Mapping[NotProfiledReason, str]] = {
@@ -445,7 +447,7 @@ class LimitControl:
         """Return the target that still holds at a time [Unix s], or None where one is to be chosen."""
         if self._is_paused:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
-        if self.budget_start is not None and n_iterations < self.budget_start.n_iterations:
+        if self.budget_start is not None and n_iterations < SAME_COUNT_RATIO * self.budget_start.n_iterations:
             self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
@@ -615,7 +617,7 @@ def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:
     before, total_iterations, guessed = start.n_iterations, progress.total_iterations, progress.guessed
     return replace(
         progress,
-        n_iterations=progress.n_iterations - before,
+        n_iterations=max(progress.n_iterations - before, 0.0),
         active_s=max(progress.active_s - start.active_s, 0.0),
         total_iterations=None if total_iterations is None else total_iterations - before,
         guessed=guessed and replace(guessed, total_iterations=guessed.total_iterations - before),

@@ -38,7 +38,7 @@ _PLAUSIBLE: Final = (1e-6, 1e9)
 """All limits and powers [W] and rates [1/s] lie between these."""
 _PLAUSIBLE_CI_RATIO: Final = (1e-6, 10.0)
 """And the half-widths of their intervals, over the value: of noisy powers they can be twice as wide as that."""
-_MOST_WORK: Final = 1e15
+_MOST_WORK: Final = 1e20
 """Of an iteration, or of those of many ranks together."""
 _MOST_MEASURED: Final = 1e12
 """More iterations, or seconds, than any curve rests on."""

@@ -278,7 +278,8 @@ class RunLeader:
         gpus, limits = self._gpus, self.limits
         state: ProfileState = "observing" if is_barred or self.is_held_out else limits.state.name
         reason = limits.not_profiled_reason if state == limits.state.name else None
-        current = state, reason, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
+        work = self._ranks.work_per_iteration
+        current = state, reason, limits.profile, len(gpus.uuids), self._ranks.status.batch_size, work
         if current != self._published:
             self._published = current
             self._reporter.publish_profile(

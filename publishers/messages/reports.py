@@ -109,7 +109,10 @@ class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProfileReport(Message, frozen=True, kw_only=True):
-    """A job's curve, as far as it is measured; `reason` is why it is not, in state `not_profiled`: a stable code."""
+    """A job's curve, as far as it is measured; `reason` is why it is not, in state `not_profiled`: a stable code.
+
+    Where the work of iterations is known, an iteration of the curve is `work_per_iteration` of it, in `work_unit`.
+    """
 
     time_s: TimeS | None = None
     user: Text | None = None
@@ -121,6 +124,8 @@ class ProfileReport(Message, frozen=True, kw_only=True):
     points: Annotated[list[ProfileEntry], Meta(max_length=512)]
     batch_size: Count | None = None
     reason: Name | None = None
+    work_per_iteration: Annotated[float, Meta(gt=0, le=1e20)] | None = None
+    work_unit: Name | None = None
 
 
 MAX_SCHEDULED: Final = 512

@@ -28,7 +28,6 @@ from publishers.messages.codec import (
 
 _BYTES_PER_END: Final = 8
 MAX_ITERATIONS: Final = MAX_BINARY_BYTES // _BYTES_PER_END
-MAX_WORK_UNIT: Final = 32
 MAX_WORK: Final = 1e15
 """Of one iteration, in whatever unit."""
 MAX_CANDIDATES: Final = 256
@@ -75,7 +74,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     paused_since_ns: TimeNs | None = None
     paused_s: Amount | None = None
     launch: Name | None = None
-    work_unit: Annotated[str, Meta(min_length=1, max_length=MAX_WORK_UNIT)] | None = None
+    work_unit: Name | None = None
     total_work: Annotated[float, Meta(gt=0, le=1e18)] | None = None
 
 

@@ -28,7 +28,7 @@ from msgspec import Meta
 
 from publishers.messages.codec import GpuRef
 from publishers.messages.topics import DEFAULT_ROOT, MAX_LABEL_BYTES, MAX_RANK, RunKey, is_label, is_name
-from publishers.messages.training import MAX_WORK_UNIT, RankStatus
+from publishers.messages.training import RankStatus
 from publishers.mqtt.broker_address import (
     DEFAULT_URL,
     BrokerAddress,
@@ -379,11 +379,11 @@ class SettingsReader:
 
     @staticmethod
     def work_unit(value: object) -> str | None:
-        """Return what work is counted in; without a word for it, or where that is too long, nothing is lost."""
-        unit = "" if value is None else to_text(value, 80).strip()
-        if len(unit) > MAX_WORK_UNIT:
-            warn_once(f"work_unit is not used: must be a word of up to {MAX_WORK_UNIT} characters")
-        return unit if 1 <= len(unit) <= MAX_WORK_UNIT else None
+        """Return what work is counted in; without a word for it, nothing is lost."""
+        if value is None or is_name(unit := to_text(value, 80)):
+            return None if value is None else unit
+        warn_once("work_unit is not used: must be a word of 1 to 64 characters A-Z a-z 0-9 . _ -")
+        return None
 
     def emissions_path(self, value: object) -> Path | None:
         """Return the file of the run's row, or None; absolute, as a training may change its folder."""

@@ -32,6 +32,19 @@ def test_every_step_of_a_trainer_is_counted(
     assert record.statuses[-1].batch_size == 8 * accumulation
 
 
+@pytest.mark.parametrize(("ranks", "n_steps"), [(1, 10), (2, 6)])
+def test_the_tokens_that_a_trainer_counts_are_the_work_of_its_steps(
+    ranks: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    """A sample has four of them; the last step of an epoch of two ranks has half as many batches."""
+    outcome = run(tmp_path, broker, "--tokens", "--validation", "--accumulation=8", ranks=ranks)
+    assert outcome.exit_code == 0, outcome.stderr
+    for record in bus.records(ranks):
+        work = [amount for message in record.messages for amount in message.amounts_of_work() or ()]
+        assert work == ([4 * 8 * 8] * n_steps if ranks == 1 else 2 * [4 * 8 * 8, 4 * 8 * 8, 4 * 8 * 4])
+        assert record.statuses[-1].work_unit == "tokens"
+
+
 @pytest.mark.parametrize(("accumulation", "n_steps"), [pytest.param(1, 40, marks=pytest.mark.further), (8, 6)])
 def test_every_step_is_counted_on_each_of_two_ranks_in_one_run(
     accumulation: int, n_steps: int, broker: Mosquitto, bus: Bus, tmp_path: Path

@@ -64,7 +64,10 @@ async def test_a_curve_of_unequal_steps_is_found_sooner_and_better_by_their_work
     assert worst_ratio(without) > 2 * worst_ratio(with_work)
     swept_s = [gpu.history[len(LADDER_W) - 2][0] for gpu in gpus]
     assert swept_s[0] <= swept_s[1]
-    top = with_work.profiles()[-1].points[-1]
+    last = with_work.profiles()[-1]
+    assert last.work_per_iteration == pytest.approx(MEAN_TOKENS, rel=0.06)
+    assert without.profiles()[-1].work_per_iteration is None
+    top = last.points[-1]
     assert top.iterations_per_s == pytest.approx(fast_rate_per_s(PRIOR_W), rel=0.06), "steps a second, as without work"
 
 
@@ -99,6 +102,28 @@ async def test_a_deadline_is_kept_by_the_work_that_is_left(tmp_path: Path) -> No
     duration_s = training.end_s - training.begin_s
     assert 1.9 * HOUR_S < duration_s <= 2.0 * HOUR_S + 60, "it ends on a whole minute"
     assert min(limit_w for _, limit_w in gpu.history) < PRIOR_W
+
+
+async def test_a_run_that_stops_to_tell_its_work_goes_on_with_its_curve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK)
+    training = LanguageTraining(site, rate=fast_rate_per_s)
+    async with site.controlled():
+        await training.train(900)
+        n_written = len(gpu.history)
+        training.tells = False
+        await training.train(900)
+        training.publish_status("finished")
+        await asyncio.sleep(30)
+    assert caplog.text.count("rank 0 does not tell the work of its iterations") == 1
+    assert not {LADDER_W[-1], LADDER_W[-2]} & {limit_w for _, limit_w in gpu.history[n_written:]}, "no second sweep"
+    states = [report.state for report in site.profiles()]
+    assert states.index("planned") > max(k for k, state in enumerate(states) if state == "profiling")
+    assert training.begin_s is not None
+    top_s = training.n_tokens / MEAN_TOKENS / fast_rate_per_s(PRIOR_W) + training.n_iterations * DRAW_S
+    assert (training.end_s - training.begin_s) / top_s <= 1.105
 
 
 async def test_the_next_run_goes_on_with_the_curve_of_the_last_one(tmp_path: Path) -> None:

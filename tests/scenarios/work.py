@@ -21,7 +21,7 @@ class LanguageTraining(Training):
         site: where it runs.
         gpus: its GPUs; None: the first one.
         scatter_ratio: how much the tokens of a step scatter.
-        tells: whether it tells them.
+        tells: whether it tells them; may change.
         seed: of the lengths.
         rate: how many steps of mean length a second it does at a limit.
         status: further fields of its status.
@@ -46,7 +46,8 @@ class LanguageTraining(Training):
         **status: object,
     ) -> None:
         self.n_tokens = 0.0
-        self._tells, self._scatter_ratio, self._dice = tells, scatter_ratio, np.random.default_rng(seed)
+        self.tells = tells
+        self._scatter_ratio, self._dice = scatter_ratio, np.random.default_rng(seed)
         self._mean_rate, self._work = rate, array("d")
         super().__init__(site, gpus, rate=self._rate_of_next, **status)  # type: ignore[arg-type]  # by name
 
@@ -59,6 +60,6 @@ class LanguageTraining(Training):
     def _publish(self, leaf: str, message: Message, *, retain: bool) -> None:
         if isinstance(message, Iterations):
             work, self._work = self._work, array("d")
-            if self._tells:
+            if self.tells:
                 message = msgspec.structs.replace(message, work=pack_work(work))
         super()._publish(leaf, message, retain=retain)

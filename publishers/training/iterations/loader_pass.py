@@ -366,8 +366,10 @@ class LoaderPass:
         self._publish_log()
 
     def add_work(self, value: object, received_ns: int | None = None) -> None:
-        """Note the work of the batch that was received last, now or at a time [ns]."""
+        """Note the work of the batch that was received last, now or at a time [ns]; that of a validation is none."""
         recorder = self._recorder
+        if recorder.counts_passes and not self.counts and (self._is_started or self._is_nested):
+            return
         recorder.add_batch_work(value, recorder.clock_ns() if received_ns is None else received_ns)
 
     def ask(self, received_ns: int, asked_ns: int) -> None:

@@ -60,11 +60,6 @@ class LoaderClass:
         self.has_trained = False  # a pass over it has led to a step, or was counted
         self.open: weakref.WeakKeyDictionary[object, Generator[Any, None, None]] = weakref.WeakKeyDictionary()
 
-    def is_like(self, other: "LoaderClass") -> bool:
-        """Return whether its loaders publish as those of another one do."""
-        mine, its = ((one.publisher, one.n_epochs, one.work_of) for one in (self, other))
-        return mine == its
-
     def next(self, loader: Any) -> object:  # noqa: ANN401 — an iterator of any class
         """Return the next batch of a loader that is an iterator, and so the pass over itself."""
         if not self.publisher.opens():
@@ -197,7 +192,8 @@ def _has_own_class(iterable: object, base: Any) -> bool:  # noqa: ANN401 — a c
 def _derive(loader: object, known: LoaderClass) -> bool:
     """Let a loader be of a subclass of its class, one for each publisher; return whether that is possible."""
     present = getattr(type(loader), _MARK, None)
-    if isinstance(present, LoaderClass) and present.is_like(known):
+    if isinstance(present, LoaderClass) and (present.publisher, present.n_epochs) == (known.publisher, known.n_epochs):
+        present.work_of = known.work_of  # a loader that is wrapped in each epoch may have a new one each time
         return True
     try:
         derived = _subclass(known)

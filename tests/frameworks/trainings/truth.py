@@ -106,6 +106,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--package", default="lightning.pytorch")
     parser.add_argument("--steps-per-execution", type=int, default=1)
     parser.add_argument("--iterable", action="store_true", help="train on an iterable dataset")
+    parser.add_argument("--tokens", action="store_true", help="let the trainer count tokens")
     parser.add_argument("--wrap", action="store_true", help="wrap the loader")
     parser.add_argument("--wrap-after", action="store_true", help="wrap what the framework has made of the loader")
     return parser.parse_args()

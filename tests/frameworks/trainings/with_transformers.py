@@ -49,6 +49,7 @@ class WrappingTrainer(Trainer):  # type: ignore[misc]
 
 def new_trainer(options: Any, truth: Truth) -> Any:  # noqa: ANN401
     net = Net(truth)
+    net.main_input_name = "x"  # what the trainer counts the tokens of
     return (WrappingTrainer if options.wrap else Trainer)(
         net,
         TrainingArguments(
@@ -61,6 +62,7 @@ def new_trainer(options: Any, truth: Truth) -> Any:  # noqa: ANN401
             report_to="gridchase" if options.callback else "none",
             use_cpu=True,
             disable_tqdm=True,
+            include_num_input_tokens_seen="all" if options.tokens else "no",
         ),
         train_dataset=Numbers(N_SAMPLES),
         eval_dataset=Numbers(N_VALIDATION),

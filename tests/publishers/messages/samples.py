@@ -122,6 +122,20 @@ REPORTS: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        ProfileReport(
+            state="waiting",
+            gpu_model="NVIDIA A40",
+            n_gpus=1,
+            points=[],
+            work_per_iteration=8192.0,
+            work_unit="tokens",
+        ),
+        (
+            b'{"state":"waiting","gpu_model":"NVIDIA A40","n_gpus":1,"points":[],"work_per_iteration":8192.0,"wor'
+            b'k_unit":"tokens"}'
+        ),
+    ),
+    (
         RunPlan(
             run="r1",
             node="node-1",

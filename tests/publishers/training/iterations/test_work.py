@@ -117,6 +117,34 @@ def test_the_batches_of_a_validation_are_no_work() -> None:
     assert [amount for one in recorded(recorder) for amount in one.work] == [5, 7, 11, 13]
 
 
+def test_the_batches_of_a_validation_are_no_work_where_only_the_loader_is_seen() -> None:
+    recorder = Recorder(itertools.count(1).__next__)
+    passes, loader, validation = LoaderPasses(recorder), object(), object()
+    for k, _ in enumerate(record_pass(iter([5, 7, 11, 13]), passes, Source.of(loader), lambda: None, float)):
+        if k == 2:
+            for _ in record_pass(iter([100, 100, 100]), passes, Source.of(validation), lambda: None, float):
+                pass
+    found = [amount for one in recorded(recorder) for amount in one.work]
+    assert max(found) <= 13
+    assert found[:2] == [5, 7]
+    assert found[-1] == 13
+
+
+def test_a_loader_that_is_wrapped_in_each_epoch_is_of_one_class() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[list[int]]:
+            return iter([[1] * n for n in (3, 5, 8)])
+
+    publisher = Publisher(job="test", broker="mqtt://127.0.0.1:1")
+    loader = publisher.iterations(Loader(), work=len)
+    before = type(loader)
+    list(loader)
+    assert type(publisher.iterations(loader, work=lambda batch: 2 * len(batch))) is before
+    list(loader)
+    assert [amount for one in recorded(publisher.recorder) for amount in one.work] == [3, 5, 8, 6, 10, 16]
+    publisher.close()
+
+
 def test_work_that_was_told_counts_more_than_that_of_the_batches() -> None:
     recorder = Recorder(itertools.count(1).__next__)
     recorder.count_by("caller")
