@@ -19,9 +19,9 @@ import numpy as np
 from controller.ports import Sample
 from controller.runtime.clock import NS_PER_S
 
-PROBE_S: Final = 0.02
+PROBE_S: Final = 0.01
 """A burst reads as often."""
-MAX_GAP_S: Final = 0.045
+MAX_GAP_S: Final = 0.03
 """Readings farther apart do not tell when a step between them was."""
 N_FIRST_STEPS: Final = 8
 """The first burst lasts until so many steps were seen, …"""
@@ -29,17 +29,19 @@ FIRST_BURST_S: Final = 2.0
 """… or for so long at most; then the counter is left alone …"""
 REST_S: Final = 600.0
 """… for so long."""
+SHORT_REST_S: Final = 60.0
+"""One that has changed its steps is looked at again after so long."""
 N_STEPS: Final = 2
 """A later burst lasts until so many steps were seen, or for so long at most."""
 BURST_S: Final = 0.5
 MAX_STEPS: Final = 64
 PHASE_ERROR_S: Final = 0.006
 """A burst is due when the error of the next step's time is above this."""
-MAX_AGE_S: Final = 60.0
+MAX_AGE_S: Final = 300.0
 """And when the last step was seen so long ago."""
 LATE_S: Final = 0.008
 """So near to a step it cannot be told by the time whether a reading holds it."""
-MIN_STILL_RATIO: Final = 0.5
+MIN_STILL_RATIO: Final = 1.5
 """Of the readings in a burst so many for each step must not move, else steps are too frequent."""
 MAX_ODD_RATIO: Final = 0.15
 """At most this share of steps may come at another time than the fit says."""
@@ -233,7 +235,7 @@ class CounterStep:
         self._surprises = max(self._surprises + (1.0 if is_surprise else -FORGIVEN_RATIO), 0.0)
         if self._surprises >= MAX_SURPRISES:
             self._rest(time_s)
-            self._rests_until_s = time_s + MAX_AGE_S
+            self._rests_until_s = time_s + SHORT_REST_S
 
 
 def _renumbered(steps: deque[_Step], fit: _Fit) -> list[_Step]:

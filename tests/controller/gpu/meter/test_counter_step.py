@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from controller.gpu.meter.counter_step import MAX_AGE_S, PROBE_S, REST_S, CounterStep
+from controller.gpu.meter.counter_step import MAX_AGE_S, PROBE_S, REST_S, SHORT_REST_S, CounterStep
 from controller.ports import Sample
 
 POWER_W = 570.0
@@ -65,7 +65,7 @@ class Counter:
         return errors_j
 
 
-@pytest.mark.parametrize("step_s", [0.1, 0.0999, 0.08, 0.15])
+@pytest.mark.parametrize("step_s", [0.1, 0.0999, 0.05, 0.08, 0.15])
 @pytest.mark.parametrize("phase_s", [0.0, 0.05, 0.093])
 def test_the_step_is_found_and_what_is_not_counted_yet_is_known(step_s: float, phase_s: float) -> None:
     counter, step = Counter(step_s=step_s, phase_s=phase_s), CounterStep()
@@ -120,7 +120,7 @@ def test_a_counter_that_steps_otherwise_from_now_on_is_found_out_anew() -> None:
     counter.train(step, 30)
     other = Counter(step_s=0.13)
     other.pass_to(counter.now_s)
-    other.train(step, 30 + MAX_AGE_S + 30)
+    other.train(step, 30 + SHORT_REST_S + 30)
     assert step.period_s == pytest.approx(0.13, rel=1e-3)
 
 
