@@ -45,7 +45,7 @@ MIN_STILL_RATIO: Final = 1.5
 """Of the readings in a burst so many for each step must not move, else steps are too frequent."""
 MAX_ODD_RATIO: Final = 0.15
 """At most this share of steps may come at another time than the fit says."""
-RECENT_STEPS: Final = 4
+RECENT_STEPS: Final = 2
 """Over so many steps the present power is the mean."""
 FORGET_S: Final = 2.0
 """After a longer time without a reading nothing is known of the present power."""
