@@ -126,7 +126,7 @@ def test_a_counter_that_steps_otherwise_from_now_on_is_found_out_anew() -> None:
     assert step.period_s == pytest.approx(0.13, rel=1e-3)
 
 
-def test_a_board_that_cannot_be_read_often_is_looked_at_again_later_and_keeps_what_is_known() -> None:
+def test_a_board_that_cannot_be_read_often_keeps_what_is_known_and_is_tried_again() -> None:
     counter, step = Counter(), CounterStep()
     counter.train(step, 200)
     known_s = step.period_s
