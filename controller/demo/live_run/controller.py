@@ -50,12 +50,14 @@ class SimulatedController(NamedTuple):
     Attributes:
         run: the run that it controls.
         limiter: that of its GPU.
+        meter: likewise.
         feed: its signal; whoever lets time pass refreshes it.
         tick_ns: how often it looks at the run [ns].
     """
 
     run: TrainingRun
     limiter: SimulatedLimiter
+    meter: GpuEnergyMeter
     feed: SignalFeed
     tick_ns: int
 
@@ -111,6 +113,6 @@ async def simulated_controller(
                 tasks.create_task(meter.run(), name="meter"),
                 tasks.create_task(run.run(tick_s=tick_s), name="run"),
             ]
-            yield SimulatedController(run, limiter, feed, round(tick_s * NS_PER_S))
+            yield SimulatedController(run, limiter, meter, feed, round(tick_s * NS_PER_S))
             for task in working:
                 task.cancel()

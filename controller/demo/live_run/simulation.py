@@ -23,6 +23,7 @@ from controller.demo.live_run.clock import ORIGIN_NS, SteppedClock
 from controller.demo.live_run.controller import SimulatedController, simulated_controller
 from controller.demo.live_run.grid import replayed_source
 from controller.demo.live_run.job import SimulatedJob
+from controller.gpu.meter.counter_step import PROBE_S
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
@@ -42,6 +43,8 @@ STEP_NS: Final = 30 * NS_PER_S
 """How far time goes at once while a plan holds [ns]."""
 SHORT_STEP_NS: Final = NS_PER_S // 2
 """And while a known curve is refined, or a limit is new [ns]; in the first sweep it goes by the controller's ticks."""
+PROBE_NS: Final = round(PROBE_S * NS_PER_S)
+"""And while a meter finds out when the counter moves [ns]."""
 SETTLED_NS: Final = 2 * NS_PER_S
 """For how long a limit is new [ns]."""
 SIGNAL_PERIOD_S: Final = 300.0
@@ -207,6 +210,8 @@ async def _control(machine: _Machine, *, until_ns: int | None) -> None:
 
 def _step_ns(controller: SimulatedController, now_ns: int) -> int:
     """Return how far time may go at once [ns]."""
+    if controller.meter.is_probing:
+        return PROBE_NS
     requested = controller.run.gpus.requested
     if requested is None or requested.reason in SWEEP:
         return controller.tick_ns

@@ -19,31 +19,33 @@ import numpy as np
 from controller.ports import Sample
 from controller.runtime.clock import NS_PER_S
 
-PROBE_S: Final = 0.02
+PROBE_S: Final = 0.01
 """A burst reads as often."""
-MAX_GAP_S: Final = 0.045
+MAX_GAP_S: Final = 0.03
 """Readings farther apart do not tell when a step between them was."""
 N_FIRST_STEPS: Final = 8
 """The first burst lasts until so many steps were seen, …"""
 FIRST_BURST_S: Final = 2.0
-"""… or for so long at most; then the counter is left alone …"""
+"""… or for so long at most."""
 REST_S: Final = 600.0
-"""… for so long."""
+"""A counter without steps that can be told is left alone for so long."""
+SHORT_REST_S: Final = 60.0
+"""One that has changed its steps, or could not be read often enough, is looked at again after so long."""
 N_STEPS: Final = 2
 """A later burst lasts until so many steps were seen, or for so long at most."""
 BURST_S: Final = 0.5
 MAX_STEPS: Final = 64
 PHASE_ERROR_S: Final = 0.006
 """A burst is due when the error of the next step's time is above this."""
-MAX_AGE_S: Final = 60.0
+MAX_AGE_S: Final = 300.0
 """And when the last step was seen so long ago."""
 LATE_S: Final = 0.008
 """So near to a step it cannot be told by the time whether a reading holds it."""
-MIN_STILL_RATIO: Final = 0.5
+MIN_STILL_RATIO: Final = 1.5
 """Of the readings in a burst so many for each step must not move, else steps are too frequent."""
 MAX_ODD_RATIO: Final = 0.15
 """At most this share of steps may come at another time than the fit says."""
-RECENT_STEPS: Final = 4
+RECENT_STEPS: Final = 2
 """Over so many steps the present power is the mean."""
 FORGET_S: Final = 2.0
 """After a longer time without a reading nothing is known of the present power."""
@@ -132,7 +134,7 @@ class CounterStep:
     def look(self, raw: Sample) -> None:
         """Add one of the close readings."""
         if raw.energy_j is None:
-            self._rest(self._since_s(raw.time_ns))
+            self._before = None
             return
         reading = _Reading(self._since_s(raw.time_ns), raw.energy_j, raw.read_s)
         if self._burst_since_s is None:
@@ -187,22 +189,28 @@ class CounterStep:
         if not is_whole and lasted_s < (FIRST_BURST_S if is_first else BURST_S):
             return
         self._burst_since_s = self._before = None
+        if not is_whole:  # readings came too late, or fail; a fit that is good for long yet is kept
+            is_kept = self._fit is not None and self._fit.error_s(time_s + SHORT_REST_S) < LATE_S
+            self._rest(time_s, SHORT_REST_S, keeps_fit=is_kept)
+            return
         is_coarse = self._n_still >= MIN_STILL_RATIO * self._n_seen
-        fit = _fitted(list(self._steps), has_numbers=not is_first) if is_whole and is_coarse else None
+        fit = _fitted(list(self._steps), has_numbers=not is_first) if is_coarse else None
         if fit is None:
-            self._rest(time_s)
+            self._rest(time_s, REST_S)
             return
         if is_first:
             self._steps = deque(_renumbered(self._steps, fit), maxlen=MAX_STEPS)
         self._fit = fit
 
-    def _rest(self, time_s: float) -> None:
+    def _rest(self, time_s: float, rest_s: float, *, keeps_fit: bool = False) -> None:
         """Leave the counter as it is for a while."""
-        self._burst_since_s = self._before = self._fit = None
-        self._steps.clear()
-        self._recent.clear()
-        self._surprises = 0.0
-        self._rests_until_s = time_s + REST_S
+        self._burst_since_s = self._before = None
+        self._rests_until_s = time_s + rest_s
+        if not keeps_fit:
+            self._fit = None
+            self._steps.clear()
+            self._recent.clear()
+            self._surprises = 0.0
 
     def _number_of(self, time_s: float, raw: Sample, fit: _Fit) -> int:
         """Return the number of the last step that a reading holds: near to a step its energy decides."""
@@ -232,8 +240,7 @@ class CounterStep:
         is_surprise = (number > last) != (counter_j > last_j)
         self._surprises = max(self._surprises + (1.0 if is_surprise else -FORGIVEN_RATIO), 0.0)
         if self._surprises >= MAX_SURPRISES:
-            self._rest(time_s)
-            self._rests_until_s = time_s + MAX_AGE_S
+            self._rest(time_s, SHORT_REST_S)
 
 
 def _renumbered(steps: deque[_Step], fit: _Fit) -> list[_Step]:

@@ -145,23 +145,33 @@ class GpuEnergyMeter:
                 self._publish(self._report(now))
                 publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now.wall_s)
             tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now.wall_s)
-            await self._probe_until(tick_s)
-            await self._clock.sleep_until(tick_s)
+            if not await self._probe_until(tick_s):
+                await self._clock.sleep_until(tick_s)
 
-    async def _probe_until(self, time_s: float) -> None:
-        """Read the counter often, where it is to be found out when it moves; these readings count for nothing else."""
-        if self._sample_period_s > MAX_PROBED_PERIOD_S or not self._energy.has_counter:
-            return
-        while self._step.is_sought(self._clock.monotonic_ns()):
+    @property
+    def is_probing(self) -> bool:
+        """Return whether it is to be found out now when the counter moves."""
+        is_worth_it = self._sample_period_s <= MAX_PROBED_PERIOD_S and self._energy.has_counter
+        return is_worth_it and self._step.is_sought(self._clock.monotonic_ns())
+
+    async def _probe_until(self, time_s: float) -> bool:
+        """Read the counter often, where it is to be found out when it moves; these readings count for nothing else.
+
+        Returns:
+            Whether it is that time now, or later [Unix s].
+        """
+        while self.is_probing:
             next_s = self._clock.now_s() + PROBE_S
             if next_s > time_s - PROBE_S / 2:
-                return
+                return False
             await self._clock.sleep_until(next_s)
+            if self._clock.now_s() >= time_s:
+                return True
             try:
-                raw = await self._gpu.read_sample()
+                self._step.look(await self._gpu.read_sample())
             except GpuError:  # the next sample tells it
-                return
-            self._step.look(raw)
+                return False
+        return False
 
     def _report(self, now: Now) -> GpuEnergy:
         """Return the message: with values only where they were measured since the last one, and can be now."""

@@ -1,13 +1,10 @@
 """Measurements: stalls, ticks of the energy counter, iterations that began before the window."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from policies.profiling import Observation, State, advance
 from policies.profiling.measurement import (
@@ -20,7 +17,6 @@ from policies.profiling.measurement import (
     Window,
     WindowNoise,
     estimate_point,
-    estimate_window,
     is_precise_enough,
 )
 from policies.profiling.sweep import Measuring, SweepRecord
@@ -91,125 +87,6 @@ def test_power_is_a_slope_over_all_ticks() -> None:
         end_errors.append(window.energy_j / window.active_s / 200.0 - 1)
         assert abs(point.power_w - 200.0) <= (point.power_ci_w or 0.0)
     assert np.std(slope_errors) < 0.75 * np.std(end_errors)
-
-
-SECOND_CV_RATIO = 0.004
-"""By so much the power of a second scatters."""
-
-
-class Meters:
-    """The meters of a board at 200 W: an H100's, unless told otherwise."""
-
-    def __init__(
-        self, seed: int, *, tick_s: float = 0.1, counter_noise_ratio: float = 0.0155, instant_noise_ratio: float = 0.07
-    ) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._tick_s, self._counter_noise_ratio = tick_s, counter_noise_ratio
-        self._instant_noise_ratio = instant_noise_ratio
-        self._phase_s = float(self._rng.uniform(0, tick_s))
-        self._counted: dict[int, float] = {}
-        self._times_s = np.arange(0.0, 61.0, 0.05)
-        self._wander_j = 200.0 * SECOND_CV_RATIO * np.cumsum(math.sqrt(0.05) * self._rng.standard_normal(1220))
-
-    def window(self, duration_s: float, *, is_interpolated: bool = True, has_instants: bool = True) -> Window:
-        """Return a window read every 0.11 s."""
-        window, before, begin_s = EMPTY_WINDOW, self._counted_j(0.0), 0.0
-        swing = self._rng.standard_normal()
-        for n in range(1, round(duration_s / 0.11) + 1):
-            end_s = 0.11 * n
-            after = self._counted_j(end_s)
-            swing = -0.8 * swing + 0.6 * self._rng.standard_normal()
-            instant_w = 200.0 * (1 + self._instant_noise_ratio * swing) if has_instants else 0.0
-            window = window.with_observation(
-                Observation(
-                    power_limit_w=300.0,
-                    active_s=end_s - begin_s,
-                    n_iterations=2.0,
-                    energy_j=after[0] - before[0],
-                    interpolated_energy_j=sum(after) - sum(before) if is_interpolated else None,
-                    n_instants=float(has_instants),
-                    instants_w=instant_w,
-                    instants_w2=instant_w**2,
-                )
-            )
-            before, begin_s = after, end_s
-        return window
-
-    def _counted_j(self, time_s: float) -> tuple[float, float]:
-        """Return what the counter shows [J], and what it has not counted [J]."""
-        number = math.floor((time_s + self._phase_s) / self._tick_s)
-        noise_j = self._counted.setdefault(number, self._counter_noise_ratio * 200.0 * self._tick_s * self._normal())
-        tick_s = number * self._tick_s - self._phase_s
-        used_j = 200.0 * tick_s + float(np.interp(tick_s, self._times_s, self._wander_j))
-        return used_j + noise_j, 200.0 * (time_s - tick_s)
-
-    def _normal(self) -> float:
-        return float(self._rng.standard_normal())
-
-
-def powers_of(windows: Iterable[Window]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return by how much the powers of windows are off, as ratios, and their standard errors."""
-    seen = [estimate_window(window, PRIOR_SCATTER) for window in windows]
-    return np.array([each.power_w / 200.0 - 1 for each in seen]), np.array([each.power_error_ratio for each in seen])
-
-
-@pytest.mark.parametrize("duration_s", [0.5, 2.0, 10.0])
-@pytest.mark.parametrize("is_interpolated", [True, False])
-def test_counter_and_instants_together_are_no_worse_than_the_better_one(
-    duration_s: float, *, is_interpolated: bool
-) -> None:
-    off = {}
-    for name, has_instants, is_known in (
-        ("counter", False, is_interpolated),
-        ("instants", True, False),
-        ("both", True, is_interpolated),
-    ):
-        noise_ratio = 5.0 if name == "instants" else 0.0155
-        windows = [
-            Meters(seed, counter_noise_ratio=noise_ratio).window(
-                duration_s, is_interpolated=is_known, has_instants=has_instants
-            )
-            for seed in range(150)
-        ]
-        off[name] = powers_of(windows)[0].std()
-    best = min(off["counter"], off["instants"]) if is_interpolated else off["instants"]
-    assert off["both"] < 1.1 * best
-
-
-@pytest.mark.parametrize("duration_s", [0.5, 4.0])
-@pytest.mark.parametrize("tick_s", [0.1, 0.05])
-@pytest.mark.parametrize("noise_ratio", [0.0155, 0.05])
-@pytest.mark.parametrize("is_interpolated", [True, False])
-def test_the_power_lies_within_its_interval(
-    duration_s: float, tick_s: float, noise_ratio: float, *, is_interpolated: bool
-) -> None:
-    meters = [Meters(seed, tick_s=tick_s, counter_noise_ratio=noise_ratio) for seed in range(150)]
-    off, errors = powers_of(each.window(duration_s, is_interpolated=is_interpolated) for each in meters)
-    assert np.mean(np.abs(off) <= 1.96 * errors) > 0.93
-    assert np.sqrt(np.mean(errors**2)) < 5 * off.std(), "and is not told to be much worse than it is"
-
-
-def test_a_long_window_is_the_counters() -> None:
-    window = Meters(1).window(60.0)
-    instants_off = replace(window, instants_w=1.03 * window.instants_w, instants_w2=1.03**2 * window.instants_w2)
-    power_w = estimate_window(instants_off, PRIOR_SCATTER).power_w
-    assert power_w == pytest.approx(window.interpolated_j / window.active_s, rel=1e-3)
-
-
-def test_where_one_reading_does_not_know_what_is_not_counted_the_slope_is_taken() -> None:
-    whole = Meters(1).window(1.0, has_instants=False)
-    slope = Meters(1).window(1.0, has_instants=False, is_interpolated=False)
-    missing = replace(whole, n_interpolated=whole.n_interpolated - 1)
-    powers_w = [estimate_window(window, PRIOR_SCATTER).power_w for window in (whole, missing, slope)]
-    assert powers_w[1] == powers_w[2] != powers_w[0]
-
-
-def test_instants_that_do_not_scatter_are_believed_to_a_percent() -> None:
-    """A driver that repeats a mean of the last second as if it were new each time would else count for everything."""
-    window = Meters(1, instant_noise_ratio=0.0).window(1.0)
-    off = replace(window, instants_w=1.2 * window.instants_w, instants_w2=1.44 * window.instants_w2)
-    alone_w = estimate_window(replace(window, n_instants=0.0), PRIOR_SCATTER).power_w
-    assert estimate_window(off, PRIOR_SCATTER).power_w - alone_w < 0.85 * 40.0
 
 
 def test_a_single_reading_gives_the_mean_power() -> None:

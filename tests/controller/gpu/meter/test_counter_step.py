@@ -1,9 +1,11 @@
 """The steps of an energy counter: found out from readings, whatever these are late by; what it has not counted yet."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from controller.gpu.meter.counter_step import MAX_AGE_S, PROBE_S, REST_S, CounterStep
+from controller.gpu.meter.counter_step import MAX_AGE_S, PROBE_S, REST_S, SHORT_REST_S, CounterStep
 from controller.ports import Sample
 
 POWER_W = 570.0
@@ -65,7 +67,7 @@ class Counter:
         return errors_j
 
 
-@pytest.mark.parametrize("step_s", [0.1, 0.0999, 0.08, 0.15])
+@pytest.mark.parametrize("step_s", [0.1, 0.0999, 0.05, 0.08, 0.15])
 @pytest.mark.parametrize("phase_s", [0.0, 0.05, 0.093])
 def test_the_step_is_found_and_what_is_not_counted_yet_is_known(step_s: float, phase_s: float) -> None:
     counter, step = Counter(step_s=step_s, phase_s=phase_s), CounterStep()
@@ -120,8 +122,35 @@ def test_a_counter_that_steps_otherwise_from_now_on_is_found_out_anew() -> None:
     counter.train(step, 30)
     other = Counter(step_s=0.13)
     other.pass_to(counter.now_s)
-    other.train(step, 30 + MAX_AGE_S + 30)
+    other.train(step, 30 + SHORT_REST_S + 30)
     assert step.period_s == pytest.approx(0.13, rel=1e-3)
+
+
+def test_a_board_that_cannot_be_read_often_keeps_what_is_known_and_is_tried_again() -> None:
+    counter, step = Counter(), CounterStep()
+    counter.train(step, 200)
+    known_s = step.period_s
+    counter.read_s = 0.05
+    counter.train(step, 150)
+    assert not step.is_sought(round(counter.now_s * 1e9)), "it was, a minute ago at most"
+    assert step.period_s == known_s is not None
+    late = Counter()
+    late.read_s = 0.05
+    late.train(step := CounterStep(), 30)
+    assert step.period_s is None
+    late.read_s = 0.003
+    late.train(step, SHORT_REST_S)
+    assert step.period_s == pytest.approx(0.1, rel=1e-3)
+
+
+def test_a_reading_that_fails_ends_no_burst() -> None:
+    counter, step, rng = Counter(), CounterStep(), np.random.default_rng(1)
+    for _ in range(200):
+        counter.pass_to(counter.now_s + PROBE_S)
+        raw, _ = counter.read()
+        if step.is_sought(raw.time_ns):
+            step.look(replace(raw, energy_j=None) if rng.random() < 0.15 else raw)
+    assert step.period_s == pytest.approx(0.1, rel=1e-2)
 
 
 def test_a_change_of_load_is_followed_within_half_a_second() -> None:
