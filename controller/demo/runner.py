@@ -19,7 +19,7 @@ from policies.providers.base import SignalError
 from policies.service.errors import PolicyError
 from publishers.errors import BrokerError
 from publishers.mqtt.embedded_broker import EmbeddedBroker, embedded_broker
-from publishers.shared.files.lookup import folder_fault
+from publishers.shared.files.lookup import writing_fault
 
 R = TypeVar("R")
 VERSION: Final = metadata.version("gridchase")
@@ -35,7 +35,7 @@ def check_common_options(seed: int, json_path: Path | None) -> list[str]:
     faults = []
     if not 0 <= seed < 1 << 63:
         faults.append(f"--seed {seed}: must be at least 0 and below 2^63")
-    if json_path is not None and (fault := folder_fault(json_path.resolve().parent)):
+    if json_path is not None and (fault := writing_fault(json_path)):
         faults.append(f"--json {json_path}: {fault}")
     return faults
 

@@ -148,7 +148,7 @@ class Site:
                 *hands.routes(),
                 *hands.guarded(
                     [
-                        *site_routes(store, clock=clock, troubles=self.troubles, gauges=gauges),
+                        *site_routes(store, clock=clock, troubles=self._health_troubles, gauges=gauges),
                         *live_routes(self._stream, state=self._state, clock=clock),
                         *overview_routes(self._overview, state=self._state, clock=clock),
                         *page_routes(self._state, store, clock=clock, takes_orders=self._takes_orders),
@@ -229,6 +229,11 @@ class Site:
         """Return what keeps it from its work, a sentence each; empty when all is well."""
         bus = self._bus.last_error or (None if self._bus.connected else NOT_CONNECTED)
         return [trouble for trouble in (bus, self._intake.fault, self._recorder.fault) if trouble]
+
+    def _health_troubles(self) -> list[str]:
+        """Return the same, and why the history cannot be read; the overview says that beside its sums."""
+        fault = self._sums.fault
+        return [*self.troubles(), *([f"the history cannot be read: {fault}"] if fault else [])]
 
 
 def _bus(config: BusConfig, topics: Topics, faults: list[str]) -> MqttClient | None:

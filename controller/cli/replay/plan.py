@@ -43,7 +43,7 @@ from policies.replay.power_limit.evaluation import (
 from policies.replay.power_limit.example import example_run
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.vocabulary.units import HOUR_S
-from publishers.shared.files.lookup import folder_fault
+from publishers.shared.files.lookup import writing_fault
 
 if TYPE_CHECKING:
     from gridchase.cli.verb import Verbs
@@ -161,7 +161,7 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
         PROCESSES,
     )
     for name, path in (("png", options.png), ("html", options.html)):
-        if path is not None and (fault := folder_fault(path.parent)):
+        if path is not None and (fault := writing_fault(path)):
             yield f"--{name} {path}: {fault}"
     if set(options.policy or ()) == {"chase-svr"} and find_spec("sklearn") is None:
         yield "--policy chase-svr: needs scikit-learn, which is not installed; add another policy"

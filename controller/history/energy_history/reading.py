@@ -1,12 +1,26 @@
 """Reads the rows of a history, in the transaction of a connection."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and_, case, exists, func, not_, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Label,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    case,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+)
 
 from controller.history.energy_history.growth import (
     CURRENCY_SEPARATOR,
@@ -17,7 +31,7 @@ from controller.history.energy_history.growth import (
     quarter_of,
 )
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus, with_evidence
-from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS, joint_currency
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
@@ -180,8 +194,12 @@ def _record_of(text: str, run: str, currency: str | None) -> RunEnergy:
 def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
     """Return what each GPU used in a period, with runs and without; costs in several currencies have no sum."""
     sums = _sums(connection, GPU_QUARTERS, GPU_AMOUNTS, period)
+    currencies = {
+        row["owner"]: row["currency"]
+        for row in _by_owner(connection, GPU_QUARTERS, [joint_currency().label("currency")], period)
+    }
     rows = connection.execute(select(GPUS).order_by(GPUS.c.node, GPUS.c.gpu_index)).mappings()
-    return [_gpu_entry(row, sums[row["id"]]) for row in rows if row["id"] in sums]
+    return [_gpu_entry(row, sums[row["id"]], currencies[row["id"]]) for row in rows if row["id"] in sums]
 
 
 def node_entries(connection: Connection, period: Period) -> list[Entry]:
@@ -192,22 +210,28 @@ def node_entries(connection: Connection, period: Period) -> list[Entry]:
     return [sum_of_gpus(node, gpus) for node, gpus in by_node.items()]
 
 
-def _gpu_entry(row: RowMapping, amounts: Amounts) -> Entry:
-    entry = msgspec.structs.replace(Entry(name=f"{row['node']}/{row['gpu_uuid']}", currency=row["currency"]), **amounts)
-    are_several = CURRENCY_SEPARATOR in (entry.currency or "")
+def _gpu_entry(row: RowMapping, amounts: Amounts, currency: str | None) -> Entry:
+    entry = msgspec.structs.replace(Entry(name=f"{row['node']}/{row['gpu_uuid']}", currency=currency), **amounts)
+    are_several = CURRENCY_SEPARATOR in (currency or "")
     return msgspec.structs.replace(entry, cost=None, currency=None) if are_several else entry
 
 
 def _sums(connection: Connection, table: Table, names: tuple[str, ...], period: Period) -> dict[int, Amounts]:
-    columns = [func.sum(table.c[name]).label(name) for name in names]
+    found = _by_owner(connection, table, [func.sum(table.c[name]).label(name) for name in names], period)
+    return {row["owner"]: {name: row[name] for name in names} for row in found}
+
+
+def _by_owner(
+    connection: Connection, table: Table, columns: Sequence[Label[Any]], period: Period
+) -> Iterable[RowMapping]:
+    """Return aggregates of the quarter-hours and days of each run or GPU in a period, with their owner."""
     starts_s, length_s = table.c.starts_s, table.c.length_s
     # A day that was merged is one of this machine's zone: by its noon, it keeps its date in most others.
     at_s = case((length_s > QUARTER_S, starts_s + 0.5 * length_s), else_=starts_s)
     is_near = (starts_s >= period.since_s - DAY_S) & (starts_s < period.until_s)  # by the index
     is_in = is_near & (at_s >= period.since_s) & (at_s < period.until_s)
     of_owners = select(table.c.owner, *columns).where(is_in).group_by(table.c.owner).order_by(table.c.owner)
-    found = connection.execute(of_owners).mappings()
-    return {row["owner"]: {name: row[name] for name in names} for row in found}
+    return connection.execute(of_owners).mappings()
 
 
 def decisions(

@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Double,
     Index,
     Integer,
@@ -22,9 +23,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    case,
+    func,
 )
 
-from controller.history.energy_history.growth import GPU_AMOUNTS, RUN_AMOUNTS
+from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, RUN_AMOUNTS
 from policies.database.migration import Migrations
 
 MIGRATIONS: Final = Migrations(
@@ -80,7 +83,6 @@ GPUS: Final = Table(
     Column("gpu_index", Integer),
     Column("session_s", Double),  # when the controller started whose counters these are
     *(Column(name, Double) for name in GPU_AMOUNTS),
-    Column("currency", Text),
     Column("heard_s", Double),  # the time of the newest counters
     UniqueConstraint("node", "gpu_uuid"),
 )
@@ -92,6 +94,7 @@ GPU_QUARTERS: Final = Table(
     Column("owner", Integer, primary_key=True, autoincrement=False),
     Column("length_s", Integer, nullable=False),
     *(Column(name, Double) for name in GPU_AMOUNTS),
+    Column("currency", Text),  # of the cost
     sqlite_with_rowid=False,
 )
 
@@ -123,3 +126,9 @@ GRID_QUARTERS: Final = Table(
     Column("source", Text, nullable=False),
     sqlite_with_rowid=False,
 )
+
+
+def joint_currency() -> ColumnElement[str | None]:
+    """Return the currency of a group of quarter-hours of a GPU: the separator alone where they have several."""
+    least, greatest = (choose(GPU_QUARTERS.c.currency) for choose in (func.min, func.max))
+    return case((least.is_(None), None), (least == greatest, least), else_=CURRENCY_SEPARATOR)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     Table,
     Text,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -54,6 +56,7 @@ from controller.history.energy_history.schema import (
     MIGRATIONS,
     RUN_QUARTERS,
     RUNS,
+    joint_currency,
 )
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import DecodeError, Message, decode
@@ -299,11 +302,12 @@ def _write_gpus(
 ) -> int:
     rows = {GpuName(row["node"], row["gpu_uuid"]): dict(row) for row in connection.execute(select(GPUS)).mappings()}
     growths: dict[tuple[int, int], Amounts] = {}
+    currencies: dict[tuple[int, int], str | None] = {}
     n_impossible = 0
     for name in {**energies, **changes}:
         if name not in rows and len(rows) < MAX_GPUS:
             number = _inserted(connection, GPUS, name._asdict())
-            rows[name] = dict.fromkeys(("session_s", "gpu_index", "currency", "heard_s")) | {"id": number}
+            rows[name] = dict.fromkeys(("session_s", "gpu_index", "heard_s")) | {"id": number}
     for name, counters in energies.items():
         for energy in counters:
             if name in rows and energy.energy_j is None:  # nothing could be measured
@@ -312,20 +316,25 @@ def _write_gpus(
             if grown is None:
                 n_impossible += 1
             elif grown:
-                row = rows[name]
-                _count(growths, row["id"], quarter_of(energy.time_s), grown)
+                row, starts_s = rows[name], quarter_of(energy.time_s)
+                _count(growths, row["id"], starts_s, grown)
+                quarter = starts_s, row["id"]
+                currencies[quarter] = _joined(currencies.get(quarter), _currency_of_growth(energy, grown))
                 before: Amounts = {"energy_j": _number(row.get("energy_j"))}
                 is_new = row["session_s"] != session_s or begin_anew(before, _number(row["heard_s"]) or 0.0, energy)
                 counters_of = {key: getattr(energy, key) for key in GPU_AMOUNTS}
                 row |= {key: value for key, value in counters_of.items() if is_new or value is not None}
                 row |= {"session_s": session_s, "gpu_index": energy.gpu_index, "heard_s": energy.time_s}
-                row["currency"] = _joined(row["currency"], energy.currency)
-    _upsert(connection, GPU_QUARTERS, growths)
-    updated = ("session_s", "gpu_index", "currency", "heard_s", *GPU_AMOUNTS)
+    _upsert(connection, GPU_QUARTERS, growths, currencies)
+    updated = ("session_s", "gpu_index", "heard_s", *GPU_AMOUNTS)
     heard = [rows[name] for name in energies if name in rows]
     _update(connection, GPUS, [{"number": row["id"]} | _columns(row, updated) for row in heard])
     _write_decisions(connection, {rows[name]["id"]: of_gpu for name, of_gpu in changes.items() if name in rows})
     return n_impossible + sum(len(of_gpu) for name, of_gpu in changes.items() if name not in rows)
+
+
+def _currency_of_growth(energy: GpuEnergy, grown: Amounts) -> str | None:
+    return None if grown.get("cost") is None else energy.currency
 
 
 def _gpu_growth(row: Row, energy: GpuEnergy, session_s: float | None, now_s: float) -> Amounts | None:
@@ -391,23 +400,34 @@ def _insert(connection: Connection, table: Table) -> "postgresql.Insert | sqlite
 
 
 def _amount_columns(table: Table) -> list[Column[Any]]:
-    return [column for column in table.c if column.name not in {"starts_s", "owner", "length_s"}]
+    return [column for column in table.c if column.name not in {"starts_s", "owner", "length_s", "currency"}]
 
 
-def _upsert(connection: Connection, table: Table, growths: Mapping[tuple[int, int], Amounts]) -> None:
-    """Add to the quarter-hours of a table, or to the days that they were merged into."""
+def _upsert(
+    connection: Connection,
+    table: Table,
+    growths: Mapping[tuple[int, int], Amounts],
+    currencies: Mapping[tuple[int, int], str | None] | None = None,
+) -> None:
+    """Add to the quarter-hours of a table, or to the days that they were merged into; GPUs have currencies there."""
     names = [column.name for column in _amount_columns(table)]
-    rows = [
-        {"starts_s": starts_s, "owner": number, "length_s": QUARTER_S} | _columns(_without_falls(grown), names)
-        for (starts_s, number), grown in growths.items()
+    rows: list[Row] = [
+        {"starts_s": key[0], "owner": key[1], "length_s": QUARTER_S}
+        | _columns(_without_falls(grown), names)
+        | ({} if currencies is None else {"currency": currencies.get(key)})
+        for key, grown in growths.items()
     ]
     if not rows:
         return
     statement = _insert(connection, table)
-    sums = {
+    sums: dict[str, ColumnElement[Any]] = {
         name: func.coalesce(table.c[name] + statement.excluded[name], table.c[name], statement.excluded[name])
         for name in names
     }
+    if currencies is not None:
+        before, now = table.c.currency, statement.excluded.currency
+        are_several = before != now  # not true where one is not known
+        sums["currency"] = case((are_several, CURRENCY_SEPARATOR), else_=func.coalesce(before, now))
     connection.execute(statement.on_conflict_do_update(index_elements=["starts_s", "owner"], set_=sums), rows)
 
 
@@ -477,6 +497,8 @@ def _merge(connection: Connection, table: Table, *, until_s: float, zone: tzinfo
             return
         in_day = (table.c.starts_s >= begin_s) & (table.c.starts_s < end_s)
         sums = [func.sum(column).label(column.name) for column in _amount_columns(table)]
+        if table is GPU_QUARTERS:
+            sums.append(joint_currency().label("currency"))
         days = connection.execute(select(table.c.owner, *sums).where(in_day).group_by(table.c.owner)).mappings().all()
         connection.execute(delete(table).where(in_day))
         merged = {"starts_s": begin_s, "length_s": end_s - begin_s}

@@ -104,7 +104,6 @@ class SavedSums:
         """Read the sums until now; where that fails, the last ones stay."""
         wanted = dict.fromkeys(_since_of(now_s, zone) for zone in self._zones(now_s))
         self._known = {since: sums for since, sums in self._known.items() if since in wanted}
-        self.fault = ""
         for since in wanted:
             async with self._reading:
                 await self._read(since, now_s)
@@ -127,10 +126,12 @@ class SavedSums:
     async def _found(self, work: Callable[[Connection], Result]) -> Result | None:
         """Return what is read; None: that failed, and why is said."""
         try:
-            return await self._store.read(work, timeout_s=READ_TIMEOUT_S)
+            found = await self._store.read(work, timeout_s=READ_TIMEOUT_S)
         except (DatabaseVersionError, OSError) as error:
             self.fault = str(error) or f"the history did not answer in {READ_TIMEOUT_S:.0f} s"
             return None
+        self.fault = ""
+        return found
 
 
 def _sums(connection: Connection, *, since: _Since, known: Sums | None, now_s: float) -> Sums:

@@ -23,6 +23,21 @@ def folder_fault(path: str | os.PathLike[str]) -> str:
     return _fault(path, stat.S_ISDIR, f"there is no folder {path}")
 
 
+def writing_fault(path: Path) -> str:
+    """Return why no file can be written at a path; "" where one can: what takes long must not find out at its end."""
+    if fault := folder_fault(path.resolve().parent):
+        return fault
+    was_there = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    return ""
+
+
 def _fault(path: str | os.PathLike[str], is_kind: Callable[[int], bool], absent: str) -> str:
     try:
         return "" if is_kind(Path(path).stat().st_mode) else absent

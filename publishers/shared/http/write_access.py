@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import logging
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.http.own_token import make_token, readers_of
 from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.server import is_loopback
-from publishers.shared.log_once import FaultLog
+from publishers.shared.log_once import FaultLog, LogLimiter
 
 FILE_TIMEOUT_S: Final = 2.0
 """For a look at the files of tokens: their disk may hang."""
@@ -64,6 +65,7 @@ class WriteTokens:
         self._operator = operator
         self._stamp: tuple[int, int, int, int] | None = None
         self._owners: tuple[tuple[bytes, Writer], ...] = ()
+        self._line_log = LogLimiter(time.monotonic)
         self._log = FaultLog(_LOGGER, recovered=f"{path}: its tokens are accepted again", level=logging.ERROR)
         self._refresh()
 
@@ -108,7 +110,7 @@ class WriteTokens:
             name, token = (part.strip() for part in line.rpartition(":")[::2])
             if _TOKEN.match(token):
                 yield digest_of(token), Writer(name or self._operator, name or None)
-            else:
+            elif self._line_log.allows(number):
                 _LOGGER.warning("%s, line %d: not a token: only A-Z a-z 0-9 - . _ ~ + / allowed", self._path, number)
 
 

@@ -306,6 +306,11 @@ def test_demo_options_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str
     assert "--seed -1" in shown
 
 
+def test_a_demo_whose_result_cannot_be_written_does_not_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--json", "/proc/day.json"]) == 2
+    assert "--json /proc/day.json: cannot be written" in capsys.readouterr().err
+
+
 def test_options_of_the_other_demo_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--recurrences", "3", "--zone", "GB", "--max-slowdown", "1.1"]) == 2
     shown = capsys.readouterr().err

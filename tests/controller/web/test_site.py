@@ -24,6 +24,7 @@ from controller.web.pages.savings import savings_of
 from controller.web.routes import N_WAITING
 from controller.web.serving import ZONE_COOKIE
 from controller.web.store import SqliteStore
+from policies.database.errors import DatabaseUnavailableError
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import GridSignal, LimitChange, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
@@ -93,11 +94,13 @@ class Served:
 
 
 @asynccontextmanager
-async def site(state_dir: Path, bus: FakeBus | None = None) -> AsyncIterator[Served]:
+async def site(
+    state_dir: Path, bus: FakeBus | None = None, *, make_store: type[SqliteStore] = SqliteStore
+) -> AsyncIterator[Served]:
     """Run the process of a site on a bus in memory."""
     bus, stop, urls = bus or FakeBus(), asyncio.Event(), asyncio.Queue[str]()
     config = WebConfig(web=WebSettings(state_dir=str(state_dir), port=9323))
-    store = SqliteStore(state_dir, topics=TOPICS, config=config.retention)
+    store = make_store(state_dir, topics=TOPICS, config=config.retention)
     parts = Site(config, bus=bus, store=store, topics=TOPICS, clock=LoopClock())
     async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as client:
         tasks.create_task(parts.run(stop, urls.put_nowait))
@@ -133,6 +136,21 @@ async def test_a_database_that_hangs_delays_neither_the_pages_of_now_nor_the_end
         begun_s = clock.now_s()
         stop.set()
     assert clock.now_s() - begun_s <= CLOSE_TIMEOUT_S + 0.1
+
+
+class UnreadableStore(SqliteStore):
+    """A history that is written, and cannot be read."""
+
+    async def read(self, *_: object, timeout_s: float) -> Any:  # noqa: ANN401 — it never returns
+        del timeout_s
+        raise DatabaseUnavailableError("disk I/O error")
+
+
+async def test_health_tells_that_the_history_cannot_be_read(tmp_path: Path) -> None:
+    async with site(tmp_path, make_store=UnreadableStore) as served:
+        await asyncio.sleep(REFRESH_S + 1)
+        status, health = await served.get("/healthz")
+    assert (status, health["troubles"]) == (503, ["the history cannot be read: disk I/O error"])
 
 
 async def test_what_is_published_is_reported_over_http(tmp_path: Path) -> None:

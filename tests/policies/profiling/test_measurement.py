@@ -1,5 +1,6 @@
 """Measurements: stalls, ticks of the energy counter, iterations that began before the window."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 

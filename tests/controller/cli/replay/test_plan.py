@@ -279,7 +279,7 @@ def test_a_picture_that_cannot_be_written_is_a_fault(tmp_path: Path, wind: Path)
     assert caught.value.faults == [f"--html {page}: there is no folder {page.parent}"]
     with pytest.raises(ConfigError, match=r"--html .*: File name too long"):
         replay(*QUICK, "--signal", wind, "--html", Path("x" * 300, "page.html"))
-    with pytest.raises(ConfigError, match=f"--html {tmp_path}: Is a directory"):
+    with pytest.raises(ConfigError, match=f"--html {tmp_path}: cannot be written: Is a directory"):
         replay(*QUICK, "--signal", wind, "--policy", "max", "--html", tmp_path)
 
 

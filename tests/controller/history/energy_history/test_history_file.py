@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, create_engine, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from controller.config import HistoryConfig
@@ -16,7 +17,7 @@ from controller.history.energy_history import history_file
 from controller.history.energy_history.history_file import HistoryFile, read_history
 from controller.history.energy_history.reading import Period, RunFilter, run_parts
 from controller.history.energy_history.report import entry_of
-from controller.history.energy_history.schema import METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
+from controller.history.energy_history.schema import GPU_QUARTERS, METADATA, MIGRATIONS, RUN_QUARTERS, RUNS
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.controller.history.energy_history.records import TOPICS, gpu_message, run_message, run_record
@@ -64,6 +65,30 @@ def test_the_migrations_make_the_tables_of_the_schema(tmp_path: Path) -> None:
     assert read_history(tmp_path / "history.sqlite", differences) == []
 
 
+def test_quarter_hours_of_an_earlier_version_have_the_currency_of_their_gpu() -> None:
+    with create_engine("sqlite://").begin() as connection:
+        config = MIGRATIONS.config(connection)
+        command.upgrade(config, "0004")
+        for number, currency in ((1, "EUR"), (2, "EUR, USD")):
+            gpu = {"id": number, "uuid": f"GPU-{number}", "currency": currency}
+            connection.execute(
+                text("INSERT INTO gpus (id, node, gpu_uuid, currency) VALUES (:id, 'n1', :uuid, :currency)"), gpu
+            )
+            connection.execute(text("INSERT INTO gpu_quarters VALUES (0, :id, 900, 1.0, NULL, 0.5)"), gpu)
+            connection.execute(text("INSERT INTO gpu_quarters VALUES (900, :id, 900, 1.0, 2.0, NULL)"), gpu)
+        command.upgrade(config, "head")
+        columns = (GPU_QUARTERS.c[name] for name in ("owner", "starts_s", "currency"))
+        assert {tuple(row) for row in connection.execute(select(*columns))} == {
+            (1, 0, "EUR"),
+            (1, 900, None),
+            (2, 0, "EUR, USD"),
+            (2, 900, None),
+        }
+        command.downgrade(config, "0004")
+        currencies = connection.execute(text("SELECT currency FROM gpus ORDER BY id")).scalars().all()
+        assert currencies == ["EUR", "EUR, USD"]
+
+
 def test_the_next_controller_goes_on_with_the_same_history(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     write(path, "r1")
@@ -96,7 +121,7 @@ def test_a_history_of_two_versions_is_left_alone(tmp_path: Path) -> None:
     write(path, "r1")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO history_version VALUES ('0000')")
-    with pytest.raises(OSError, match="the database has schema 0000 and 0005, which this gridchase does not know"):
+    with pytest.raises(OSError, match="the database has schema 0000 and 0006, which this gridchase does not know"):
         write(path, "r2")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT run FROM runs").fetchall() == [("r1",)]

@@ -1,5 +1,6 @@
 """Reads of a history: each run once, in a period as in all its days."""
 
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from controller.history.energy_history.reading import (
 )
 from controller.history.energy_history.report import entry_of
 from controller.history.energy_history.schema import RUNS
-from controller.history.energy_history.writing import write_messages
+from controller.history.energy_history.writing import tidy, write_messages
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
@@ -168,6 +169,22 @@ def test_costs_of_a_gpu_add_up_in_one_currency(
             write_messages(connection, [counter], topics=TOPICS, session_s=MIDNIGHT_S)
         (entry,) = gpu_entries(connection, ALL)
     assert (entry.cost, entry.currency) == (cost, currency)
+
+
+def test_a_gpu_whose_currency_changed_has_costs_before_and_after() -> None:
+    with memory() as connection:
+        for day, name in enumerate(["EUR", "EUR", "USD", "USD"]):
+            session_s = MIDNIGHT_S + day * DAY_S
+            counter = gpu_message(session_s + 60, 1e6, cost=1.5, currency=name)
+            write_messages(connection, [counter], topics=TOPICS, session_s=session_s)
+        config = HistoryConfig(quarter_days=1)
+        for _ in range(2):
+            found = [
+                gpu_entries(connection, Period(MIDNIGHT_S + first * DAY_S, MIDNIGHT_S + last * DAY_S))
+                for first, last in ((0, 2), (2, 4), (1, 3))
+            ]
+            assert [(entry.cost, entry.currency) for (entry,) in found] == [(3.0, "EUR"), (3.0, "USD"), (None, None)]
+            tidy(connection, now_s=MIDNIGHT_S + 9 * DAY_S, config=config, zone=UTC)
 
 
 @pytest.mark.parametrize("is_one_write", [True, False])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from publishers.shared.http.write_access import OPERATOR, Writer, WriteTokens
+from publishers.shared.log_once import LogLimiter
 
 ANYBODY = Writer(OPERATOR, None)
 
@@ -41,6 +42,18 @@ def test_a_line_that_is_no_token_is_told_by_its_number_and_never_shown(
         f"{file}, line 3",
     ]
     assert "secret" not in caplog.text
+
+
+def test_few_lines_that_are_no_tokens_are_told_however_many_there_are(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.write_text("no token\n" * 1_000)
+    tokens = WriteTokens(file)
+    for n_lines in range(1, 20):
+        file.write_text("no token\n" * n_lines + "good\n")
+        assert tokens.owner_of("good") == ANYBODY
+    n_told = sum("not a token" in record.message for record in caplog.records)
+    assert 0 < n_told <= LogLimiter.MAX_LINES
 
 
 def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
