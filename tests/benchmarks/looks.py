@@ -373,7 +373,7 @@ def found_in(rows: Sequence[Row], n_processes: int) -> tuple[list[list[Found]], 
 
 def found_by(checkout: Path, options: argparse.Namespace) -> tuple[list[list[Found]], list[list[float]]]:
     """Return the same for the code of another checkout."""
-    command = [sys.executable, str(Path(__file__)), "--as-json", "--runs", str(options.runs)]
+    command = [sys.executable, "-P", str(Path(__file__)), "--as-json", "--runs", str(options.runs)]
     told = subprocess.run(
         [*command, "--processes", str(options.processes)],
         env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
