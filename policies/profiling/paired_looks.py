@@ -68,7 +68,7 @@ MAX_PAUSE_S: Final = 60.0
 WANDER_RATIO: Final = 0.001
 ONE_SIDED_WANDER_RATIO: Final = 0.003
 """What is left of a job's wandering in a pair with two sides, and with one (standard deviations), in looks of `TOP_S`;
-it grows with the root of their length. It holds before pairs of the same limits have shown by their own scatter what it
+it shrinks with the root of their length. It holds before pairs of the same limits have shown by their own scatter what it
 is."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
@@ -361,7 +361,7 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     if not sides or not _is_enough(middle.tail, lengths):
         return looks
     wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
-    wander_ratio *= math.sqrt(lengths.top_s / TOP_S)
+    wander_ratio *= math.sqrt(min(lengths.top_s / TOP_S, 1.0))
     inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
     looks = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
     return replace(looks, pairs=(*looks.pairs[:-1], _with_warming(looks.pairs[-1], sides, middle.tail)))
