@@ -573,8 +573,9 @@ class IterationLog:
             if span.gap_ns > BRIDGE_NS and begin_ns < span.begin_ns and span.begin_ns - span.gap_ns < end_ns:
                 is_continuous = False
             if span.begin_ns < end_ns:
-                n_iterations += span.count(begin_ns, end_ns)
-                n_mean += span.count(begin_ns, end_ns, by_work=True)
+                n = span.count(begin_ns, end_ns)
+                n_iterations += n
+                n_mean += n if span.n_mean is None else span.count(begin_ns, end_ns, by_work=True)
                 ran_ns += min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns)
         gaps_s = (end_ns - begin_ns - ran_ns) / NS_PER_S
         return Activity(n_iterations=n_iterations, n_mean=n_mean, is_continuous=is_continuous, gaps_s=gaps_s)
