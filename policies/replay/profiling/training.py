@@ -1,8 +1,9 @@
 """A simulated training run on one GPU: what a controller observes of it, and what it truly uses.
 
 The job follows a true curve with the noise of a `NoisePath`. A new limit changes the rate at once, and the power with
-a time constant. The energy counter updates in ticks. A controller knows the iterations that have ended and the counter
-at its own readings; readings during an iteration become usable when that has ended.
+a time constant. The energy counter updates in ticks, and where a controller can tell them, it knows when. It knows the
+iterations that have ended and the counter at its own readings; readings during an iteration become usable when that has
+ended.
 
 >>> from policies.replay.profiling.noise import LEVELS
 >>> from policies.vocabulary.profile import PowerProfile
@@ -28,6 +29,10 @@ MAX_READINGS: Final = 5.0
 """Readings during one iteration; more would only slow the simulation down."""
 LATE_S: Final = 0.02
 """The largest delay of a reading."""
+LEAST_TOLD_TICK_S: Final = 0.04
+"""Shorter ticks are not told from each other: to read a counter takes milliseconds."""
+RECENT_TICKS: Final = 2
+"""What was used since the last tick is estimated by the mean of so many before it, as a controller's meter does."""
 GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
 """The fractional parts of its multiples are spread evenly (a low-discrepancy sequence)."""
 
@@ -83,7 +88,7 @@ class SimulatedTraining:
         self._n_readings = 0
         self._due_s = 0.0
         self._read_next()
-        self._read_s = self._read_iterations = self._read_j = 0.0
+        self._read_s = self._read_iterations = self._read_j = self._read_uncounted_j = 0.0
         self._limit_periods: list[LimitPeriod] = []
         self.set_power_limit(curve.max_power_limit_w)
 
@@ -164,13 +169,15 @@ class SimulatedTraining:
         """Return the slice that ends with a reading, unless it began before the present period."""
         period, noise_path = self._limit_periods[-1], self._noise_path
         begin_s, begin_iterations, begin_j = self._read_s, self._read_iterations, self._read_j
+        begin_uncounted_j, is_told = self._read_uncounted_j, self._noise.tick_s >= LEAST_TOLD_TICK_S
         self._read_s = reading_s
         if reading_s < period.begin_s:
             return []
-        self._read_j = self._shown_j(reading_s)
+        self._read_j, self._read_uncounted_j = self._shown_j(reading_s), self._uncounted_j(reading_s)
         self._read_iterations = noise_path.n_done(period.work_iterations(reading_s))
         if begin_s < period.begin_s:
             return []
+        energy_j = self._read_j - begin_j
         first, last = math.floor(begin_iterations), math.floor(self._read_iterations)
         ends = noise_path.work[first : last + 1]
         return [
@@ -178,16 +185,28 @@ class SimulatedTraining:
                 power_limit_w=period.power_limit_w,
                 active_s=reading_s - begin_s,
                 n_iterations=self._read_iterations - begin_iterations,
-                energy_j=self._read_j - begin_j,
+                energy_j=energy_j,
+                interpolated_energy_j=energy_j + self._read_uncounted_j - begin_uncounted_j if is_told else None,
                 iteration_times_s=tuple(((ends[1:] - ends[:-1]) * period.iteration_time_s).tolist()),
             )
         ]
 
     def _shown_j(self, time_s: float) -> float:
         """Return the counter's value: the energy at its last tick [J]."""
+        return self._energy_j(self._last_tick_s(time_s))
+
+    def _last_tick_s(self, time_s: float) -> float:
         tick_s = self._noise.tick_s
         phase_s = self._noise_path.phase_ratio * tick_s
-        return self._energy_j(max(phase_s + math.floor((time_s - phase_s) / tick_s) * tick_s, 0.0))
+        return max(phase_s + math.floor((time_s - phase_s) / tick_s) * tick_s, 0.0)
+
+    def _uncounted_j(self, time_s: float) -> float:
+        """Return what a controller takes to be used since the last tick [J]."""
+        last_s = self._last_tick_s(time_s)
+        first_s = max(last_s - RECENT_TICKS * self._noise.tick_s, 0.0)
+        if first_s == last_s:
+            return 0.0
+        return (time_s - last_s) * (self._energy_j(last_s) - self._energy_j(first_s)) / (last_s - first_s)
 
     def _energy_j(self, time_s: float) -> float:
         period = next(period for period in reversed(self._limit_periods) if period.begin_s <= time_s)

@@ -1,6 +1,7 @@
 """A simulated training run: what is seen of it at a limit, and what it spends."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,13 @@ def test_the_counter_moves_in_ticks() -> None:
     assert energies_j <= {1.0, 2.0, 3.0}
     assert len(energies_j) > 1
     assert 0 <= training.energy_j - training.counter_j <= 240.0 * STEADY.tick_s
+
+
+@pytest.mark.parametrize(("tick_s", "is_told"), [(0.05, True), (0.02, False)])
+def test_what_the_counter_has_not_counted_is_known_where_its_ticks_can_be_told(tick_s: float, *, is_told: bool) -> None:
+    slices = seen(SimulatedTraining(flat(), replace(STEADY, tick_s=tick_s), seed=1), 200)[1:]
+    known = [piece.interpolated_energy_j for piece in slices]
+    assert known == (pytest.approx([240.0 * piece.active_s for piece in slices]) if is_told else [None] * len(slices))
 
 
 def test_power_settles_with_its_time_constant() -> None:
