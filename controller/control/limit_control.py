@@ -546,8 +546,13 @@ class LimitControl:
 
     @property
     def _least_look_s(self) -> float:
-        """Return how long a look takes at least [s]: other nodes compare, too, and do not know this one's noise."""
-        return TOP_S if self._is_multi_node else 0.0
+        """Return how long a look takes at least [s].
+
+        Other nodes compare, too, and do not know this one's noise. And a short look ends with its first window, before
+        there may be a suspicion: where that deviates from the curve, as when a power brake has gone, more are seen.
+        """
+        has_shown = self.ledger.is_looking and isinstance(self.state, Planned) and self.state.drift.has_shown
+        return TOP_S if self._is_multi_node or has_shown else 0.0
 
     @property
     def _look_settle_s(self) -> float:

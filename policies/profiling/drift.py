@@ -112,6 +112,11 @@ class Drift:
     scatter: Scatter = PRIOR_SCATTER
 
     @property
+    def has_shown(self) -> bool:
+        """Return whether a window has shown a deviation of which the next ones must tell whether it lasts."""
+        return max(self.rate.greater_ratio, self.power.greater_ratio) >= MOST_DEVIATIONS / 2
+
+    @property
     def is_suspected(self) -> bool:
         """Return whether drift is suspected: the curve should not be refined by what is measured now."""
         return max(self.rate.greater_ratio, self.power.greater_ratio) >= BOUND_DEVIATIONS / 2

@@ -58,7 +58,9 @@ fifty a day then know them to 0.02 and 0.1 %."""
 SIDES: Final = 1.25
 """Both sides of a look, of four times its length together, add a quarter to the variance."""
 LEAST_ITERATIONS: Final = 4.0
-"""However long they take."""
+"""However long they take; …"""
+SHORT_ITERATIONS: Final = 12.0
+"""… a shorter look has so many, so that there is a window in which a drift would show."""
 N_CHUNKS: Final = 10
 """A look at the top is divided into so many parts: single stalls are clipped, and ticks of the meter averaged."""
 MIN_SHARE: Final = 0.5
@@ -68,8 +70,8 @@ MAX_PAUSE_S: Final = 60.0
 WANDER_RATIO: Final = 0.001
 ONE_SIDED_WANDER_RATIO: Final = 0.003
 """What is left of a job's wandering in a pair with two sides, and with one (standard deviations), in looks of `TOP_S`;
-it shrinks with the root of their length. It holds before pairs of the same limits have shown by their own scatter what it
-is."""
+in shorter ones it is less by the root of their length. It holds before pairs of the same limits have shown by their own
+scatter what it is."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
 MIN_CLIPPED: Final = 4
@@ -236,7 +238,7 @@ def look_lengths(scatter: Scatter, *, iteration_time_s: float) -> LookLengths:
     noise = scatter.windows
     enough_s = SIDES * max(noise.rate_s / SHORT_RATE_RATIO**2, noise.power_s / SHORT_POWER_RATIO**2)
     if noise.is_known and enough_s < TOP_S:
-        top_s = max(enough_s, SHORTEST_TOP_S)
+        top_s = max(enough_s, SHORTEST_TOP_S, min(SHORT_ITERATIONS * iteration_time_s, TOP_S))
     else:
         error_ratio = scatter.cv_ratio * math.sqrt(SIDES * iteration_time_s / TOP_S)
         top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)

@@ -15,6 +15,7 @@ from controller.control.curve_learning import Planned, observation_of
 from controller.control.limit_control import LimitControl
 from controller.ports import Target
 from policies.planning import Progress
+from policies.profiling.drift import Cusum
 from tests.controller.control.control_bench import (
     FULL,
     begin,
@@ -146,6 +147,18 @@ def test_a_steady_job_is_looked_at_for_a_moment_unless_other_nodes_compare(is_mu
     assert longest_s - 4 <= max(looks_s[-500:]) <= longest_s
 
 
+@pytest.mark.parametrize(("shown", "longest_s"), [(0.0, 8), (1.5, 14)])
+def test_a_short_look_goes_on_where_a_window_deviates_from_the_curve(shown: float, longest_s: int) -> None:
+    run = begin(limit_control(window_s=4.0))
+    looks_s = [0]
+    for second in range(600):
+        if run.ledger.is_looking and isinstance(run.state, Planned):
+            run.state = replace(run.state, drift=replace(run.state.drift, rate=Cusum(above_ratio=shown)))
+        train(run, 1, begin_s=second)
+        looks_s = [*looks_s[:-1], looks_s[-1] + 1] if run.ledger.is_looking else [*looks_s, 0]
+    assert longest_s - 4 <= max(looks_s[-300:]) <= longest_s
+
+
 def top_w(run: LimitControl) -> float:
     """Return the highest limit of the curve [W]; 0 while it is measured."""
     return run.state.refinement.profile.fastest.power_limit_w if isinstance(run.state, Planned) else 0.0
@@ -160,9 +173,10 @@ def look_begun(run: LimitControl) -> int:
     raise AssertionError("there is no look")
 
 
-def test_a_look_that_shows_another_job_lasts_until_that_is_settled() -> None:
+@pytest.mark.parametrize("window_s", [10.0, 4.0])
+def test_a_look_that_shows_another_job_lasts_until_that_is_settled(window_s: float) -> None:
     """A power brake that has gone shows at the highest limit alone: back at the plan, the doubt would be forgotten."""
-    run = begin(limit_control())
+    run = begin(limit_control(window_s=window_s))
     braked = PowerBrake(limit_w=240.0)
     braked.train(run, 1_200, begin_s=0)
     assert top_w(run) == 240.0

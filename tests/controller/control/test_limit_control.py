@@ -9,7 +9,7 @@ import pytest
 from controller.accounting.run_ledger import TimeBudgetStart
 from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules
 from controller.control import curve_learning
-from controller.control.curve_learning import Planned, posterior_mean
+from controller.control.curve_learning import Planned, Profiling, posterior_mean
 from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl
 from controller.ports import Provenance, Target
 from policies.planning import Progress
@@ -410,3 +410,12 @@ def test_the_plan_holds_in_a_pause_without_a_trial(n_blocks: int) -> None:
         choose(run, at_s=260)
     target = paused(run, at_s=261)
     assert target.reason == "slowdown_static"
+
+
+@pytest.mark.parametrize("is_multi_node", [False, True])
+def test_on_several_nodes_steady_iterations_do_not_show_that_a_limit_has_bitten(*, is_multi_node: bool) -> None:
+    run = limit_control()
+    decide(run, plan_inputs(), is_multi_node=is_multi_node)
+    state = begin(run).state
+    assert isinstance(state, Profiling)
+    assert state.settings.sees_settling is not is_multi_node

@@ -354,3 +354,16 @@ def test_progress_is_monotone_and_ends_at_one(durations_s: list[float]) -> None:
         assert before - 1e-12 <= now <= 1.0
         assert isinstance(state, Profiled) or now < 1.0
         before = now
+
+
+@pytest.mark.parametrize(("sees_settling", "between_s"), [(True, (0.75, 0.98)), (False, (1.0, 1.2))])
+def test_where_settling_is_seen_a_limit_takes_less_than_a_second(
+    between_s: tuple[float, float], *, sees_settling: bool
+) -> None:
+    settings, job, active_s = replace(SETTINGS, sees_settling=sees_settling), Job(noise_ratio=0.0003), 0.0
+    state = begin(settings)
+    while (limit_w := target_power_limit_w(state)) is not None:
+        seen = job.observe(limit_w)
+        state, active_s = advance(settings, state, seen), active_s + seen.active_s
+    low_s, high_s = between_s
+    assert low_s <= active_s / len(state.points) <= high_s
