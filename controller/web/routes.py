@@ -1,4 +1,4 @@
-"""What a site's process serves: its pages, /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
+"""What a site's process serves: its pages, /healthz, /metrics and /v1/report. Whoever reaches it may read."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime, tzinfo

@@ -152,7 +152,7 @@ async def test_a_pin_is_previewed_sent_and_done_when_the_node_has_read_back(tmp_
     async with browsing(tmp_path) as browser:
         await browser.get("/run/alice/resnet50/r1")
         links = [it["href"] for it in browser.found.all("a") if "data-order" in it]
-        actions = ("pin", "exempt", "pause", "resume", "budget", "deadline", "reset")
+        actions = ("pin", "exempt", "pause", "resume", "budget", "deadline")
         assert links == [f"{ORDER}?action={action}" for action in actions]
         await browser.get(f"{ORDER}?action=pin")
         assert is_sign_in(browser)
