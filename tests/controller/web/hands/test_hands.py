@@ -587,6 +587,17 @@ async def test_reading_needs_a_session_or_a_token_where_that_is_wanted(tmp_path:
         assert (browser.status, "Nobody signs in this way" in page.text) == (403, True)
 
 
+async def test_a_program_that_tries_too_often_waits(tmp_path: Path) -> None:
+    async with browsing(tmp_path, sign_in_to_read=True) as browser:
+        for token, status in [(ALICE, 200)] * 20 + [("wrong", 401)] * 10 + [(ALICE, 429)]:
+            browser.headers = {"Authorization": f"Bearer {token}"}
+            await browser.get("/v1/state")
+            assert browser.status == status
+        await asyncio.sleep(60)
+        await browser.get("/v1/state")
+        assert browser.status == 200
+
+
 async def test_where_no_orders_are_taken_the_page_says_the_command(tmp_path: Path) -> None:
     async with browsing(tmp_path, orders=False) as browser:
         assert all("data-order" not in it for it in (await browser.get("/run/alice/resnet50/r1")).all("a"))
