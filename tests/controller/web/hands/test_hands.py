@@ -18,6 +18,7 @@ from controller.web.hands.exposure import NOT_SAID, UNKNOWN_PROXY
 from controller.web.hands.routes import ANSWER_WAIT_S, SIGN_INS_PER_MIN
 from controller.web.hands.sent_orders import ANSWER_S, PAUSE_ANSWER_S
 from controller.web.hands.sessions import IDLE_S, SESSION_S
+from controller.web.pages.layout import PAGES
 from controller.web.routes import RENDERED_S
 from controller.web.store import SqliteStore
 from publishers.messages.codec import decode, encode
@@ -562,10 +563,10 @@ async def test_where_a_token_could_be_read_on_the_way_nobody_signs_in(
 
 async def test_reading_needs_a_session_or_a_token_where_that_is_wanted(tmp_path: Path) -> None:
     async with browsing(tmp_path, sign_in_to_read=True) as browser:
-        for path in ("/", "/gpus", "/runs", "/grid", "/log", "/history", "/run/alice/resnet50/r1"):
+        for path in (*PAGES, "/run/alice/resnet50/r1"):
             await browser.get(path)
             assert is_sign_in(browser), path
-        for path in ("/v1/state", "/v1/report", "/v1/events"):
+        for path in ("/v1/state", "/v1/report", "/v1/events", "/v1/posterior?user=alice&job=resnet50"):
             await browser.get(path)
             assert browser.status == 401, path
         for path in ("/healthz", "/metrics", "/static/page.css"):
