@@ -67,7 +67,7 @@ def render_job(job: JobName, posterior: JobPosterior, *, now_s: float, zone: tzi
     """Return the page, HTML."""
     parts = [
         element("section", render_chart(cost_chart(posterior), has_readout=True), class_="card wide"),
-        render_card("The next run", render_facts(_next(posterior)), width="narrow"),
+        render_card("The next run", render_facts(_next(job, posterior)), width="narrow"),
         render_card("Each batch size", _sizes(posterior), _files(job), note="medians, with 90\u00a0% intervals"),
         render_card("Last runs", _trials(posterior, now_s, zone), link=("/runs", "all runs")),
     ]
@@ -116,13 +116,14 @@ def cost_chart(posterior: JobPosterior) -> Chart:
     )
 
 
-def _next(posterior: JobPosterior) -> Iterator[tuple[str, Markup]]:
+def _next(job: JobName, posterior: JobPosterior) -> Iterator[tuple[str, Markup]]:
+    yield "whose", element("bdi", escaped(job.user))
     yield "batch size", element("b", escaped(number_text(posterior.next_batch_size)))
     yield "why", escaped(why_text(posterior.next_reason))
     yield "default", escaped(number_text(posterior.default_batch_size))
     yield "against the default", escaped(against_default(posterior))
     yield "learnt from", escaped("1 run" if posterior.n_observations == 1 else f"{posterior.n_observations} runs")
-    energy, time = (typeset(percent_text(share)) for share in (posterior.eta, 1 - posterior.eta))
+    energy, time = (f"{100 * share:.0f}{NO_BREAK}%" for share in (posterior.eta, 1 - posterior.eta))
     yield "cost", escaped(f"{energy} energy, {time} time at the highest power")
     yield "in its words", element("details", element("summary", escaped("show")), escaped(posterior.next_detail))
 
@@ -153,8 +154,8 @@ def _sizes(posterior: JobPosterior) -> Markup:
             (
                 number_text(belief.batch_size),
                 str(belief.n_runs),
-                _interval_text(*epochs),
-                _interval_text(*(cost_of(belief) or (None, None, None))),
+                "" if belief.cannot_run else _interval_text(*epochs),
+                "" if belief.cannot_run else _interval_text(*(cost_of(belief) or (None, None, None))),
                 ", ".join(marks),
             )
         )
@@ -186,16 +187,16 @@ def _trials(posterior: JobPosterior, now_s: float, zone: tzinfo) -> Markup:
         (
             trial.run,
             moment_text(trial.requested_at_s, now_s, zone),
-            number_text(trial.batch_size),
             _STATES[trial.state],
+            number_text(trial.batch_size),
             "" if trial.epochs is None else number_text(trial.epochs),
             "" if trial.cost_ratio is None else number_text(trial.cost_ratio),
             why_text(trial.reason),
         )
         for trial in posterior.trials
     ]
-    headings = ("run", "asked", "batch size", "state", "epochs", "cost, best = 1", "why this size")
-    return render_table(headings, rows, last_is_text=True)
+    headings = ("run", "asked", "state", "batch size", "epochs", "cost, best = 1", "why this size")
+    return render_table(headings, rows, n_names=3, last_is_text=True)
 
 
 def _files(job: JobName) -> Markup:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from controller.history.energy_history.growth import run_amounts
+from controller.history.energy_history.reading import MeanPower
 from controller.history.energy_history.report import Part, entry_of, saving_parts
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import Shown, SiteState
@@ -205,7 +206,10 @@ class Site:
         parts = [Part(*key, run.energy, run_amounts(run.energy)) for key, run in self.state.runs.items() if run.energy]
         entry = entry_of("", parts)
         of_today = saving_parts(parts, "carbon_g")
-        return Overview(self.state, Sums(self.now_s, self.now_s, entry, entry, entry, of_today), "", troubles)
+        quarter_s = self.now_s // 900 * 900
+        drawn = [MeanPower(quarter_s - 900.0 * back, 160.0 * len(self.state.gpus)) for back in range(48, 0, -1)]
+        sums = Sums(self.now_s, self.now_s, entry, entry, entry, of_today)
+        return Overview(self.state, sums, "", troubles, drawn if self.state.gpus else ())
 
 
 def grid_signal(now_s: float, *, offset: float = 0.0, scale: float = 1.0) -> GridSignal:
