@@ -78,6 +78,7 @@ def test_the_overview_names_every_topic_there_is() -> None:
         *(f"host/<boot_id>/{run}/rank/<rank>/{leaf}" for leaf in topics._RANK_LEAVES),
         *(f"{run}/{leaf}" for leaf in topics._RUN_LEAVES),
         *(f"{run}/node/<node>/{leaf}" for leaf in topics._PART_LEAVES),
+        *(f"user/<user>/job/<job>/{leaf}" for leaf in topics._JOB_LEAVES),
         "node/<node>/status",
         "node/<node>/plan/<user>/<job>/<run>",
         *(f"node/<node>/gpu/<uuid>/{leaf}" for leaf in topics._GPU_LEAVES),

@@ -11,7 +11,7 @@ from gridchase import Publisher
 from gridchase.cli.verb import command_line
 from policies.service.bus.trial_responder import TIMEOUT_S
 from policies.service.config import LearningConfig
-from policies.service.records import TrialState
+from publishers.messages.reports import TrialState
 
 ROOT = Path(__file__).parents[1]
 UNIT = ROOT / "deploy" / "gridchase-policy.service"

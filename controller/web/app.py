@@ -2,6 +2,7 @@
 
 bus → intake → recorder's queue → history ← reports over HTTP
              → what is known now ← pages over HTTP
+orders → bus ← forms over HTTP, of whoever has signed in
 """
 
 import asyncio

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from controller.history.energy_history.query import Report
 from controller.web.live.event_stream import LiveValues
-from controller.web.routes import ReportRequest
+from controller.web.routes import PosteriorRequest, ReportRequest
+from publishers.messages.reports import JobPosterior
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\
@@ -28,6 +29,7 @@ _API: Final = Api(
     problems={
         400: "A parameter is not what this document says.",
         401: "With `web.sign_in_to_read`: the token is missing, or is not known.",
+        404: "No such job is known.",
         403: "A browser asks a loopback address by its name.",
         503: "The history cannot be read now, or too many are asking: ask again.",
     },
@@ -53,6 +55,14 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         content_type="text/event-stream",
     ),
     "state": Operation(summary="What the pages show now", path="/v1/state", answer=LiveValues, problems=(401,)),
+    "posterior": Operation(
+        summary="What the policy service has learnt of a job's batch sizes",
+        path="/v1/posterior",
+        answer=JobPosterior,
+        query=PosteriorRequest,
+        other_content_types=("text/csv",),
+        problems=(400, 401, 404),
+    ),
     "report": Operation(
         summary="What was used and saved, by job, user, day, run, GPU or node",
         path="/v1/report",

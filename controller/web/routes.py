@@ -1,4 +1,4 @@
-"""What a site's process serves: its pages, /healthz, /metrics and /v1/report. Anybody who reaches it may read."""
+"""What a site's process serves: its pages, /healthz, /metrics and /v1/report. Whoever reaches it may read."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime, tzinfo
@@ -17,10 +17,12 @@ from controller.runtime.clock import Clock
 from controller.web.live.event_stream import MAX_STREAMS, EventStream
 from controller.web.live.site_state import SiteState
 from controller.web.pages.gpus import render_gpus
+from controller.web.pages.jobs.job_page import posterior_csv
 from controller.web.pages.overview import Overview, live_overview, render_overview
 from controller.web.serving import page_response, static_routes, zone_of
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
+from publishers.messages.topics import JobName
 from publishers.shared.http.connections import affordable
 from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.requests import read_query
@@ -123,6 +125,14 @@ class GpusQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node: AskedName | None = None
 
 
+class PosteriorRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which job, and in which format: JSON, or what is believed of each batch size as CSV."""
+
+    user: AskedName
+    job: AskedName
+    format: Literal["json", "csv"] = "json"
+
+
 def live_stream(state: SiteState, *, clock: Clock, viewers_clock: Clock) -> EventStream:
     """Return the stream of what pages show, for a quarter of the connections that there may be."""
     max_streams = min(MAX_STREAMS, affordable(MAX_CONNECTIONS) // 4)
@@ -140,10 +150,23 @@ def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[
     async def now(_request: web.Request, _client: str) -> web.Response:
         return json_response(live_overview(state, clock.now_s()))
 
+    async def posterior(request: web.Request, _client: str) -> web.Response:
+        query = read_query(request, PosteriorRequest)
+        found = state.jobs.get(JobName(query.user, query.job))
+        if found is None:
+            detail = f"No job {query.user}/{query.job} is known whose batch sizes are learnt."
+            raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_job", detail)
+        if query.format == "json":
+            return json_response(found)
+        headers = {"Content-Disposition": f'attachment; filename="gridchase-{query.job}-batch-sizes.csv"'}
+        text = posterior_csv(found.beliefs)
+        return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=headers)
+
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)
     return [
         Route(name="events", path="/v1/events", handle=stream.handle),
         Route(name="state", path="/v1/state", handle=now, limit=limit),
+        Route(name="posterior", path="/v1/posterior", handle=posterior, limit=limit),
     ]
 
 

@@ -19,6 +19,7 @@ from policies.service.bus.event_queue import GRACE_S
 from policies.service.bus.event_spool import EventSpool, SpoolFile
 from policies.service.bus.event_writer import EventWriter
 from policies.service.bus.lease_expiry import LeaseExpiry, period_s
+from policies.service.bus.posteriors import ChangedJobs, PosteriorPublisher
 from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
 from policies.service.config import PolicyConfig
@@ -114,8 +115,9 @@ class _Service:
         self._clock_s = clock_s
         self._metrics = Metrics()
         self.store = store_at(store_url(config, state_dir), password=password, timeout_s=config.store.timeout_s)
-        self._trials = TrialRepository(self.store, config.learning)
-        self._jobs = JobRepository(self.store, config.learning)
+        self._changes = ChangedJobs()
+        self._trials = TrialRepository(self.store, config.learning, on_change=self._changes.add)
+        self._jobs = JobRepository(self.store, config.learning, on_change=self._changes.add)
         spool_dir = Path(config.store.spool_dir) if config.store.spool_dir else state_dir / "spool"
         self._spool = EventSpool(SpoolFile(spool_dir / "events.sqlite"), self._trials)
         self._topics = Topics(config.bus.root)
@@ -183,6 +185,10 @@ class _Service:
         )
         yield "event writer", writer.run()
         yield "run ends", subscriber.run_ends.run()
+        publisher = PosteriorPublisher(
+            self._changes, jobs=self._jobs, bus=self._bus, topics=self._topics, clock_s=self._clock_s
+        )
+        yield "posteriors", publisher.run()
 
     def _lease_expiry(self) -> LeaseExpiry:
         return LeaseExpiry(

@@ -23,11 +23,9 @@ from publishers.messages.codec import (
     Text,
     TimeS,
 )
+from publishers.messages.reports import TrialState
 from publishers.messages.topics import RunKey
 
-TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
-"""`open`: assigned, nothing reported yet; `lost`: its lease ran out, but a late result is still accepted; `reached`,
-`stopped` and `failed` are the outcomes of `policies.batch_size.Observation`."""
 ENDED: frozenset[str] = frozenset({"reached", "stopped", "failed"})
 IN_FLIGHT: frozenset[str] = frozenset({"open", "running"})
 

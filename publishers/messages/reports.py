@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 from publishers.messages.codec import (
     MAX_ITEMS,
     Amount,
+    BatchSize,
     Count,
     Message,
     Name,
@@ -364,6 +365,68 @@ class GridSignal(Message, frozen=True, kw_only=True):
     detail: Sentence | None = None
     forecast_from_s: TimeS | None = None
     known_until_s: TimeS | None = None
+
+
+TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
+"""`open`: assigned, nothing reported yet; `lost`: its lease ran out, but a late result is still accepted; `reached`,
+`stopped` and `failed` are the outcomes of `policies.batch_size.Observation`."""
+
+
+class BatchSizeBelief(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the policy service believes of a batch size: medians, each with both ends of its 90 % credible interval.
+
+    `cost_ratio` is the cost of a run to the target, relative to `JobPosterior.best_batch_size`. `n_runs` of it have
+    ended; without any, all of it follows from its neighbours.
+    """
+
+    batch_size: BatchSize
+    n_runs: Count = 0
+    n_reached: Count = 0
+    cannot_run: bool = False
+    epochs: Amount | None = None
+    epochs_lower: Amount | None = None
+    epochs_upper: Amount | None = None
+    cost_ratio: Amount | None = None
+    cost_lower_ratio: Amount | None = None
+    cost_upper_ratio: Amount | None = None
+
+
+class JobTrial(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of a job's last runs: its batch size, why, and how it ended; `cost_ratio` as in `BatchSizeBelief`."""
+
+    run: Name
+    batch_size: BatchSize
+    state: TrialState
+    reason: Name
+    requested_at_s: TimeS
+    epochs: Count | None = None
+    cost_ratio: Amount | None = None
+
+
+MAX_TRIALS: Final = 20
+"""The newest runs of a job that its posterior has."""
+
+
+class JobPosterior(Message, frozen=True, kw_only=True):
+    """What the policy service has learnt of a job's batch sizes: retained, and cleared where the job is deleted.
+
+    Costs weigh energy by `eta` and time, at the highest power, by the rest. `best_batch_size` is that of least
+    expected cost among those that have reached the target; without one, of all.
+    """
+
+    time_s: TimeS
+    user: Text | None = None
+    job: Name | None = None
+    policy: Name
+    eta: Annotated[float, Meta(ge=0, le=1)]
+    default_batch_size: BatchSize
+    next_batch_size: BatchSize
+    next_reason: Name
+    next_detail: Sentence
+    best_batch_size: BatchSize | None = None
+    n_observations: Count = 0
+    beliefs: Annotated[list[BatchSizeBelief], Meta(max_length=256)]
+    trials: Annotated[list[JobTrial], Meta(max_length=MAX_TRIALS)] = field(default_factory=list)
 
 
 class Command(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@
     profile, schedule, energy, notice, set/result       by the controller of rank 0 (JSON)
     set                                                 by operators (JSON)
     node/<node>/{profile,energy}                        by the controller of one node of the run (JSON)
+<root>/user/<user>/job/<job>/posterior                  by the policy service (JSON)
 <root>/node/<node>/…
     status                                              by the controller (JSON)
     gpu/<uuid>/{energy,limit,set/result}                by the controller (JSON)
@@ -53,6 +54,7 @@ _RUN_LEAVES: Final = frozenset(
         "set/result",
     }
 )
+_JOB_LEAVES: Final = frozenset({"posterior"})
 _PART_LEAVES: Final = frozenset({"profile", "energy"})
 _RANK_LEAVES: Final = frozenset({"status", "iterations"})
 _GPU_LEAVES: Final = frozenset({"energy", "limit", "set", "set/result"})
@@ -70,6 +72,13 @@ class RunKey(NamedTuple):
     def __str__(self) -> str:
         """Return how logs name it."""
         return "/".join(self)
+
+
+class JobName(NamedTuple):
+    """Which job."""
+
+    user: str
+    job: str
 
 
 def is_name(text: str) -> bool:
@@ -112,6 +121,7 @@ class ParsedTopic(Struct, frozen=True, kw_only=True):
     node: str | None = None
     gpu_uuid: str | None = None
     zone: str | None = None
+    job: JobName | None = None
 
 
 class Topics:
@@ -128,6 +138,11 @@ class Topics:
     def run(self, run: RunKey, leaf: str) -> str:
         """Return a run's topic; `leaf` is `metric`, `trial/request`, `trial/answer`, `trial/times`, `profile`, …."""
         return self.run_filter(leaf, run=run)
+
+    def job(self, job: JobName | None, leaf: str) -> str:
+        """Return a job's topic, or the filter of all jobs; `leaf` is `posterior`."""
+        user, name = job or (None, None)
+        return f"{self.root}/user/{_level(user)}/job/{_level(name)}/{leaf}"
 
     def run_on_node(self, run: RunKey, node: str, leaf: str = "energy") -> str:
         """Return the topic of one node's part of a run; `leaf` is `energy` or `profile`."""
@@ -194,8 +209,8 @@ class Topics:
         match topic.removeprefix(prefix).split("/"):
             case ["host", boot, "user", user, "job", job, "run", run, "rank", rank, leaf] if leaf in _RANK_LEAVES:
                 return _parse_rank(boot, _run_key(user, job, run), rank, leaf)
-            case ["user", user, "job", job, "run", run, *rest]:
-                return _parse_run(_run_key(user, job, run), rest)
+            case ["user", user, "job", job, *rest]:
+                return _parse_job(user, job, rest)
             case ["node", node, *rest] if (name := _name(node)) is not None:
                 return _parse_node(name, rest)
             case ["grid", zone, leaf] if leaf in _GRID_LEAVES and (name := _name(zone)) is not None:
@@ -243,6 +258,17 @@ def _parse_run(run: RunKey | None, rest: list[str]) -> ParsedTopic | None:
             return ParsedTopic(leaf=leaf, run=run, node=name)
         case _ if (leaf := "/".join(rest)) in _RUN_LEAVES:
             return ParsedTopic(leaf=leaf, run=run)
+        case _:
+            return None
+
+
+def _parse_job(user_level: str, job_level: str, rest: list[str]) -> ParsedTopic | None:
+    user, job = _label(user_level), _name(job_level)
+    match rest:
+        case ["run", run, *of_run]:
+            return _parse_run(_run_key(user_level, job_level, run), of_run)
+        case [leaf] if leaf in _JOB_LEAVES and user is not None and job is not None:
+            return ParsedTopic(leaf=leaf, job=JobName(user, job))
         case _:
             return None
 

@@ -1,5 +1,6 @@
 """A run whose time budget a person has set: the plan follows it, over a restart, and the configured one after it."""
 
+import asyncio
 from pathlib import Path
 
 from controller.orders.standing import content_of
@@ -47,6 +48,27 @@ async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) 
         assert schedule is not None
         assert (gpu.requested_power_limit_w, schedule.max_slowdown_ratio, schedule.goal_by) == (PRIOR_W, 1.0, None)
     assert not (tmp_path / "goals.json").exists()
+
+
+async def test_a_run_with_a_deadline_of_a_person_ends_in_time_and_slower_than_it_could(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    deadline_s, total_iterations = MIDNIGHT_S + 5 * HOUR_S, round(4 * HOUR_S * rate_per_s(PRIOR_W))
+    goal = Goal(deadline_s=deadline_s, set_at_s=MIDNIGHT_S, why="the review is at six", by="ada")
+    (tmp_path / "goals.json").write_bytes(content_of("goals", {KEY: goal}))
+    site = Site(tmp_path, [gpu], "plan.max_slowdown=1.0")
+    async with site.controlled():
+        training = Training(site, total_iterations=total_iterations)
+        await training.train(2 * HOUR_S)
+        schedule = site.schedules()[-1]
+        assert schedule is not None
+        assert (schedule.objective, schedule.deadline_s, schedule.goal_by) == ("deadline", deadline_s, "ada")
+        while training.n_iterations < total_iterations:
+            await training.train(60)
+        assert deadline_s - 0.1 * HOUR_S < site.clock.now_s() <= deadline_s
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+    assert not (tmp_path / "goals.json").exists(), "it ends with the run"
+    assert gpu.requested_power_limit_w == PRIOR_W
 
 
 async def test_where_limits_are_only_observed_a_goal_changes_no_plan(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class Hands:
         async def handle(request: web.Request, client: str) -> web.Response | Stream:
             approach = self._exposure.approach_of(request)
             if not approach.fault and (
-                await self._session(request, approach) is not None or await self._bearer(request) is not None
+                await self._session(request, approach) is not None or await self._bearer(request, approach) is not None
             ):
                 return await route.handle(request, client)
             if route.path.startswith(PROGRAMS):
@@ -193,25 +193,14 @@ class Hands:
         return response
 
     async def _sign_in(self, request: web.Request, approach: Approach) -> web.Response:
-        bucket = self._attempts.get(approach.address)
-        if bucket is None:
-            bucket = TokenBucket(SIGN_INS_PER_MIN / 60.0, self._monotonic_s(), burst_s=60.0)
-            self._attempts[approach.address] = bucket
-        if not bucket.take(self._monotonic_s()):
-            detail = f"more than {SIGN_INS_PER_MIN:g} sign-ins a minute from one address: try again in a minute"
-            status = HTTPStatus.TOO_MANY_REQUESTS
-            raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
+        self._attempts_of(approach).spend()
         fields = await self._read(request)
         self._check(fields, self._session_id(request, approach), SIGN_IN)
-        token, then, name = (
-            fields.get("token", "").strip(),
-            _then(fields.get("then", "/")),
-            fields.get("name", "").strip(),
-        )
+        then, name = _then(fields.get("then", "/")), fields.get("name", "").strip()
         if len(name) > MAX_NAME or not name.isprintable():
             fault = f"A name has {MAX_NAME} printable characters at most."
             return self._ask_for_token(request, approach, then=then, fault=fault)
-        digest = digest_of(token)
+        digest = digest_of(fields.get("token", "").strip())
         writer = await self._owner_of(digest)
         if writer is None:
             if self._log.allows("refused"):
@@ -225,6 +214,22 @@ class Hands:
         response = _redirect(then)
         _set_cookie(response, approach, session_id)
         return response
+
+    def _attempts_of(self, approach: Approach) -> TokenBucket:
+        """Return what is left of the attempts of an address.
+
+        Raises:
+            ProblemError: nothing is.
+        """
+        now_s = self._monotonic_s()
+        bucket = self._attempts.get(approach.address)
+        if bucket is None:
+            bucket = self._attempts[approach.address] = TokenBucket(SIGN_INS_PER_MIN / 60.0, now_s, burst_s=60.0)
+        if not bucket.has_one(now_s):
+            detail = f"more than {SIGN_INS_PER_MIN:g} sign-ins a minute from one address: try again in a minute"
+            status = HTTPStatus.TOO_MANY_REQUESTS
+            raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
+        return bucket
 
     async def _sign_out(self, request: web.Request, approach: Approach) -> web.Response:
         session_id = self._session_id(request, approach)
@@ -340,9 +345,15 @@ class Hands:
             return None
         return session
 
-    async def _bearer(self, request: web.Request) -> Writer | None:
+    async def _bearer(self, request: web.Request, approach: Approach) -> Writer | None:
+        """Return whose the token in the header of a request is; None: nobody's, which counts as an attempt."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return await self._owner_of(digest_of(token.strip())) if scheme.lower() == "bearer" else None
+        if scheme.lower() != "bearer":
+            return None
+        attempts, writer = self._attempts_of(approach), await self._owner_of(digest_of(token.strip()))
+        if writer is None:
+            attempts.spend()
+        return writer
 
     async def _owner_of(self, digest: bytes) -> Writer | None:
         if self._tokens is None:

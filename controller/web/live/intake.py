@@ -19,6 +19,7 @@ from publishers.messages.codec import DecodeError, decode, encode
 from publishers.messages.reports import (
     GpuEnergy,
     GridSignal,
+    JobPosterior,
     LimitChange,
     NodeStatus,
     ProfileReport,
@@ -30,8 +31,15 @@ from publishers.shared.log_once import InvalidMessages
 
 MAX_RECORD_BYTES: Final = 8 << 10
 """Of a record; those of runs have some 1,500 bytes."""
-MAX_BYTES: Final = {NodeStatus: 32 << 10, ProfileReport: 128 << 10, RunSchedule: 128 << 10, GridSignal: 256 << 10}
-"""Of messages that are lists: of 64 GPUs, 512 points, 512 entries, and 1,000 values of which 4,096 may be."""
+MAX_BYTES: Final = {
+    NodeStatus: 32 << 10,
+    ProfileReport: 128 << 10,
+    RunSchedule: 128 << 10,
+    JobPosterior: 128 << 10,
+    GridSignal: 256 << 10,
+}
+"""Of messages that are lists: of 64 GPUs, 512 points, 512 entries, 256 batch sizes, and 1,000 values of which 4,096 may
+be."""
 MAX_GPU_INDEX: Final = 1_023
 MAX_ZONES: Final = 64
 """Of the grid, until the next start: each may fill a row a quarter-hour."""
@@ -39,7 +47,7 @@ MAX_SIGNAL_AGE_S: Final = DAY_S
 REFUSED_S: Final = 300.0
 """Where nothing else came for so long, refused messages are trouble [s]."""
 _FOREIGN: Final = "is no topic of the history or the pages"
-_NOT_RECORDED: Final = (NodeStatus, ProfileReport, RunSchedule)
+_NOT_RECORDED: Final = (NodeStatus, ProfileReport, RunSchedule, JobPosterior)
 _RUN_KINDS: Final[dict[str, type[Shown]]] = {"energy": RunEnergy, "profile": ProfileReport, "schedule": RunSchedule}
 _GPU_KINDS: Final[dict[str, type[Shown]]] = {"energy": GpuEnergy, "limit": LimitChange}
 
@@ -56,6 +64,7 @@ def site_filters(topics: Topics) -> tuple[str, ...]:
         topics.gpu(None, None, "limit"),
         topics.grid(None, "carbon"),
         topics.grid(None, "price"),
+        topics.job(None, "posterior"),
     )
 
 
@@ -175,6 +184,8 @@ def _kind_of(topic: ParsedTopic) -> type[Shown] | None:
     """Return what a topic carries; None: nothing that is taken."""
     if topic.zone is not None:
         return GridSignal
+    if topic.job is not None:
+        return JobPosterior
     if topic.run is not None:
         return _RUN_KINDS.get(topic.leaf) if topic.node is None or topic.leaf == "energy" else None
     if topic.gpu_uuid is not None:
@@ -189,4 +200,6 @@ def _speaks_for_itself(message: Shown, topic: ParsedTopic) -> bool:
     expected: dict[str, str | None] = {"node": topic.node, "gpu_uuid": topic.gpu_uuid}
     if topic.run is not None:
         expected = {"node": topic.node, **topic.run._asdict()}
+    if topic.job is not None:
+        expected = {**topic.job._asdict()}
     return all(getattr(message, name, None) in {None, value} for name, value in expected.items())

@@ -12,13 +12,14 @@ from publishers.messages.reports import (
     GpuDescription,
     GpuEnergy,
     GridSignal,
+    JobPosterior,
     LimitChange,
     NodeStatus,
     ProfileReport,
     RunEnergy,
     RunSchedule,
 )
-from publishers.messages.topics import PROBE, ParsedTopic, RunKey
+from publishers.messages.topics import PROBE, JobName, ParsedTopic, RunKey
 
 MAX_NODES: Final = 1_024
 MAX_GPUS: Final = 4_096
@@ -26,6 +27,7 @@ MAX_RUNS: Final = 4_096
 MAX_PARTS: Final = 4_096
 """Of all runs together."""
 MAX_SIGNALS: Final = 128
+MAX_JOBS: Final = 4_096
 MAX_DECISIONS: Final = 500
 """The newest changes of limits; older ones are in the history."""
 ENDED_S: Final = DAY_S
@@ -38,7 +40,7 @@ SILENT_PERIODS: Final = 3.0
 """Otherwise after so many of its periods."""
 MAX_PERIOD_S: Final = 3_600.0
 """Longer ones are of a clock that was set, or of an outage [s]."""
-Shown = NodeStatus | GpuEnergy | LimitChange | RunEnergy | ProfileReport | RunSchedule | GridSignal
+Shown = NodeStatus | GpuEnergy | LimitChange | RunEnergy | ProfileReport | RunSchedule | GridSignal | JobPosterior
 
 
 class GpuKey(NamedTuple):
@@ -115,6 +117,7 @@ class SiteState:
         gpus: by node and UUID.
         runs: by user, job and run.
         grid: by zone, and "carbon" or "price"; with history and forecast.
+        jobs: what is learnt of their batch sizes, until that is cleared.
         decisions: the newest changes of limits, the newest last; those from before the start are the history's.
         n_refused: how many messages were about one node, GPU or run too many.
         version: grows with each message that changed anything.
@@ -125,6 +128,7 @@ class SiteState:
         self.gpus: dict[GpuKey, GpuState] = {}
         self.runs: dict[RunKey, RunState] = {}
         self.grid: dict[tuple[str, str], GridSignal] = {}
+        self.jobs: dict[JobName, JobPosterior] = {}
         self.decisions: deque[LimitChange] = deque(maxlen=MAX_DECISIONS)
         self.n_refused = 0
         self.version = 0
@@ -141,6 +145,8 @@ class SiteState:
                 self._take_of_gpu(GpuKey(topic.node, topic.gpu_uuid), message, now_s)
             case RunEnergy() | ProfileReport() | RunSchedule() if topic.run is not None:
                 self._take_of_run(topic.run, topic.node, message, now_s)
+            case JobPosterior() if topic.job is not None:
+                self._is_taken(self.jobs, topic.job, message, MAX_JOBS)
             case GridSignal() if topic.zone is not None:
                 self._is_taken(self.grid, (topic.zone, topic.leaf), message, MAX_SIGNALS)
             case _:
@@ -218,6 +224,8 @@ class SiteState:
         """Forget what a topic had retained: its newest message was empty."""
         if topic.zone is not None:
             is_known = self.grid.pop((topic.zone, topic.leaf), None) is not None
+        elif topic.job is not None:
+            is_known = self.jobs.pop(topic.job, None) is not None
         elif topic.run is not None:
             is_known = self._clear_of_run(topic.run, topic.node, topic.leaf)
         elif topic.gpu_uuid is not None and topic.node is not None:
@@ -303,5 +311,5 @@ def _said_s(heard_s: float, *times_s: float | None) -> float:
 
 def _is_probe(topic: ParsedTopic) -> bool:
     """Return whether a topic only tests the broker."""
-    names = (topic.run.job if topic.run else None, topic.gpu_uuid, topic.zone)
+    names = (topic.run.job if topic.run else None, topic.job.job if topic.job else None, topic.gpu_uuid, topic.zone)
     return any(name is not None and name.startswith(PROBE) for name in names)

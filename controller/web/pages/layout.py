@@ -11,6 +11,7 @@ PAGES: Final = {
     "/": "Overview",
     "/gpus": "GPUs",
     "/runs": "Runs",
+    "/jobs": "Jobs",
     "/grid": "Grid",
     "/log": "Log",
     "/history": "History",

@@ -43,6 +43,7 @@ from controller.web.pages.words import (
     is_pinned,
     order_path,
     percent_text,
+    pin_cost_text,
     range_text,
     release_words,
     run_path,
@@ -145,7 +146,9 @@ def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo, *, takes_
         )
         unmet = f"Not in force: {short_reason(energy.reason or '')}." if not is_in_force and energy.reason else ""
         end = "To end it:" if takes_orders else "To end it, on its node:"
-        words = " ".join(filter(None, (unmet, _so_far(key, energy), end)))
+        cost = pin_cost_text(energy)
+        taken = f"Its pins so far: {cost}." if cost else ""
+        words = " ".join(filter(None, (unmet, _so_far(key, energy), taken, end)))
         release = render_order_links(key, {"release": "release it"}) if takes_orders else render_release(key)
         yield joined([pin, element("div", escaped(f"{words} "), release, class_="note")])
 

@@ -1,4 +1,4 @@
-"""The routes of the pages of runs, the grid, the log and the history; a fault is a page that says what is wrong."""
+"""The routes of the pages of runs, jobs, grid, log and history; a fault is a page that says what is wrong."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,6 +16,8 @@ from controller.runtime.markup import element, escaped
 from controller.web.live.site_state import SiteState
 from controller.web.pages.grid import render_grid
 from controller.web.pages.history import HistoryQuery, read_month, render_history
+from controller.web.pages.jobs.job_page import render_job
+from controller.web.pages.jobs.jobs_page import render_jobs
 from controller.web.pages.layout import render_card, render_page
 from controller.web.pages.log import N_DECISIONS, Asked, render_log
 from controller.web.pages.runs.run_page import render_run, run_view
@@ -23,7 +25,7 @@ from controller.web.pages.runs.runs_page import N_ENDED, SINCE_S, render_runs
 from controller.web.serving import page_response, zone_of
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
-from publishers.messages.topics import RunKey
+from publishers.messages.topics import JobName, RunKey
 from publishers.shared.http.problems import ProblemError, invalid_request
 from publishers.shared.http.requests import path_name, path_user, read_query
 from publishers.shared.http.server import ConcurrencyLimit, Route
@@ -82,6 +84,22 @@ class _Pages:
         now_s = self._clock.now_s()
         ended = await self._read(lambda connection: ended_runs(connection, since_s=now_s - SINCE_S, n_most=N_ENDED))
         return render_runs(self._state, ended, now_s=now_s, zone=zone_of(request))
+
+    async def jobs(self, request: web.Request) -> str:
+        """Return the page of all jobs."""
+        return render_jobs(self._state, now_s=self._clock.now_s(), zone=zone_of(request))
+
+    async def job(self, request: web.Request) -> str:
+        """Return the page of a job."""
+        try:
+            job = JobName(path_user(request), path_name(request, "job"))
+        except ProblemError as error:
+            raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_job", error.problem.detail) from error
+        posterior = self._state.jobs.get(job)
+        if posterior is None:
+            detail = f"No job {job.user}/{job.job} is known whose batch sizes are learnt."
+            raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_job", detail)
+        return render_job(job, posterior, now_s=self._clock.now_s(), zone=zone_of(request))
 
     async def grid(self, request: web.Request) -> str:
         """Return the page of the grid."""
@@ -154,6 +172,8 @@ def page_routes(state: SiteState, store: SiteStore, *, clock: Clock, takes_order
     }
     return [
         Route(name="grid", path="/grid", handle=pages.answering("/grid", pages.grid)),
+        Route(name="jobs", path="/jobs", handle=pages.answering("/jobs", pages.jobs)),
+        Route(name="job", path="/job/{user}/{job}", handle=pages.answering("/jobs", pages.job)),
         *(
             Route(name=name, path=path, handle=pages.answering(current, make), limit=limit)
             for path, (name, current, make) in made.items()

@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 from controller.runtime.markup import NO_BREAK
 from controller.web.charts.ticks import number_text
+from policies.vocabulary.units import duration_text
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable
-from publishers.training.reporting.amounts import power_text
+from publishers.training.reporting.amounts import energy_text, interval_texts, power_text
 
 NOT_KNOWN_YET: Final = "not known yet"
 PINNED: Final = "pinned"
@@ -99,6 +100,26 @@ def pin_text(change: LimitChange) -> str:
 def is_pinned(record: RunEnergy, now_s: float) -> bool:
     """Return whether a person has pinned the limit of a run, until after now [Unix s]."""
     return record.pinned_until_s is not None and record.pinned_until_s > now_s
+
+
+def pin_cost_text(record: RunEnergy) -> str:
+    """Return what the pins of a run took beyond what its plan would have, with 90 % intervals; "": not known."""
+    parts = []
+    for extra, half, text_of, what in (
+        (record.pinned_extra_s, record.pinned_extra_ci90_s, signed_duration_text, "time"),
+        (record.pinned_extra_energy_j, record.pinned_extra_energy_ci90_j, energy_text, "energy"),
+    ):
+        if extra is None or half is None:
+            return ""
+        lower, middle, upper = interval_texts(abs(extra), half, text_of)
+        more = "less" if extra < 0 else "more"
+        parts.append(f"{typeset(middle)} {more} {what} ({range_text(lower, upper)})")
+    return f"{' and '.join(parts)} than by its plan"
+
+
+def signed_duration_text(duration_s: float) -> str:
+    """Return a duration that may be below 0 [s]."""
+    return f"{'-' if duration_s < 0 else ''}{duration_text(abs(duration_s))}"
 
 
 def release_words(key: RunKey) -> list[str]:

@@ -38,10 +38,19 @@ class JobRepository:
         store: the database.
         learning: how batch sizes are learned where a job does not say otherwise.
         seed: of the random numbers of policies that need them; every process must have the same.
+        on_change: called with a job of which one may believe something else now, or which is deleted.
     """
 
-    def __init__(self, store: Store, learning: LearningConfig, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        learning: LearningConfig,
+        *,
+        seed: int = 0,
+        on_change: Callable[[JobKey], None] = lambda _: None,
+    ) -> None:
         self._store = store
+        self._on_change = on_change
         self._learning = BatchSizeLearning(learning, seed=seed)
 
     async def jobs(self) -> list[JobSummary]:
@@ -107,8 +116,8 @@ class JobRepository:
             raise UnknownTrialError(f"run {run.run} of job {run.user}/{run.job} has no trial")
         return trial
 
-    async def posterior(self, key: JobKey) -> Posterior:
-        """Return what is believed of a job's batch sizes now, and which would be next.
+    async def studied(self, key: JobKey) -> tuple[Job, list[Trial], Posterior]:
+        """Return a job, its recent trials, oldest first, and what is believed of its batch sizes now.
 
         Raises:
             UnknownJobError: there is no such job.
@@ -116,7 +125,21 @@ class JobRepository:
         found = await self._store.read(partial(_studied, key=key))
         if found is None:
             raise _unknown(key)
-        return await _in_thread(partial(self._learning.posterior, *found))
+        return *found, await _in_thread(partial(self._learning.posterior, *found))
+
+    async def newest(self, n_most: int) -> list[JobKey]:
+        """Return the jobs requested last, at most so many, the oldest request first."""
+        summaries = await self._store.read(queries.find_summaries)
+        ordered = sorted(summaries, key=lambda summary: summary.last_asked_at_s or 0.0)
+        return [summary.key for summary in ordered[-n_most:]]
+
+    async def posterior(self, key: JobKey) -> Posterior:
+        """Return what is believed of a job's batch sizes now, and which would be next.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+        return (await self.studied(key))[2]
 
     async def configure(self, key: JobKey, settings: JobSettings) -> Job:
         """Replace a job's own settings; return the job.
@@ -135,7 +158,9 @@ class JobRepository:
                 queries.lift_bounds(connection, key)
             return job
 
-        return await self._store.write(change)
+        job = await self._store.write(change)
+        self._on_change(key)
+        return job
 
     async def export(self, key: JobKey | None = None) -> list[JobExport]:
         """Return a job with all its trials; None: every job.
@@ -175,6 +200,7 @@ class JobRepository:
         counts = ImportCounts(n_jobs=0, n_trials=0, n_known_jobs=0, n_known_trials=0)
         for export in exports:
             is_new, n_trials = await self._store.write(partial(_import, export=export))
+            self._on_change(export.job.key)
             counts = replace(
                 counts,
                 n_jobs=counts.n_jobs + is_new,
@@ -192,6 +218,7 @@ class JobRepository:
         """
         if not await self._store.write(lambda connection: queries.remove_job(connection, key)):
             raise _unknown(key)
+        self._on_change(key)
 
 
 async def _in_thread(compute: Callable[[], Result]) -> Result:

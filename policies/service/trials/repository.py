@@ -77,10 +77,19 @@ class TrialRepository:
         store: the database.
         learning: how batch sizes are learned where a job does not say otherwise.
         seed: of the random numbers of policies that need them; every process must have the same.
+        on_change: called with a job of which one may believe something else now.
     """
 
-    def __init__(self, store: Store, learning: LearningConfig, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        learning: LearningConfig,
+        *,
+        seed: int = 0,
+        on_change: Callable[[JobKey], None] = lambda _: None,
+    ) -> None:
         self._store = store
+        self._on_change = on_change
         self._learning = BatchSizeLearning(learning, seed=seed)
 
     async def get_or_create(
@@ -98,6 +107,7 @@ class TrialRepository:
         """
         described = _described(run, batch_sizes, default_batch_size, now_s)
         trial = await self._store.write(lambda connection: self._find_or_add(connection, described, run, None, now_s))
+        self._on_change(described.key)
         return with_ended_reason(trial, now_s)
 
     async def claim(
@@ -143,6 +153,7 @@ class TrialRepository:
         found = await self._store.write(claim_and_find)
         if isinstance(found, PolicyError):
             raise found
+        self._on_change(JobKey.of(run))
         return found
 
     async def record_answer(
@@ -164,9 +175,11 @@ class TrialRepository:
         """
         described = _described(run, batch_sizes, default_batch_size, now_s)
         storable = _storable(choice, described)
-        return await self._store.write(
+        trial = await self._store.write(
             lambda connection: self._find_or_add(connection, described, run, storable, now_s)
         )
+        self._on_change(described.key)
+        return trial
 
     async def check(self) -> None:
         """Check that the database can be read and, if the last write failed, that it can be written again.
@@ -219,12 +232,18 @@ class TrialRepository:
             return TrialUpdate(trial=changed, stop=stop), is_reconciled, conflict
 
         update, is_reconciled, conflict = await self._store.write(record)
-        if is_reconciled:
-            level = logging.WARNING if is_released(update.trial) else logging.INFO
-            _LOGGER.log(level, "%s: %s", run, update.trial.detail)
+        self._tell(update.trial, is_reconciled=is_reconciled)
         if conflict is not None:
             raise conflict
         return update
+
+    def _tell(self, trial: Trial, *, is_reconciled: bool) -> None:
+        """Tell what a report has changed of its trial, but for its progress."""
+        if is_reconciled:
+            level = logging.WARNING if is_released(trial) else logging.INFO
+            _LOGGER.log(level, "%s: %s", trial.key, trial.detail)
+        if is_reconciled or trial.state not in IN_FLIGHT:
+            self._on_change(JobKey.of(trial.key))
 
     async def report_metric(self, run: RunKey, *, epoch: int, value: float, reached: bool, now_s: float) -> None:
         """Record a validation after an epoch, counted from 0.
@@ -251,7 +270,9 @@ class TrialRepository:
                 raise RequestError(faults)
             return with_timing(trial, timing, now_s)
 
-        return await self._change(run, change)
+        trial = await self._change(run, change)
+        self._on_change(JobKey.of(run))
+        return trial
 
     async def renew_lease(self, run: RunKey, *, now_s: float) -> None:
         """Renew the lease of a run that is alive, once a good part of it has passed.
@@ -281,6 +302,8 @@ class TrialRepository:
         expired: list[Trial] = []
         while some := await self._store.write(expire_some):
             expired += [trial for trial in some if trial.state not in IN_FLIGHT]
+        for key in {JobKey.of(trial.key) for trial in expired}:
+            self._on_change(key)
         return expired
 
     def _find_or_add(

@@ -18,6 +18,7 @@ from controller.history.energy_history.recorder import CLOSE_TIMEOUT_S, FILE, PE
 from controller.history.energy_history.report import Entry
 from controller.history.energy_history.schema import DECISIONS, GRID_QUARTERS
 from controller.web.app import OPEN_TIMEOUT_S, REFRESH_S, Site
+from controller.web.charts.ticks import number_text
 from controller.web.config import WebConfig, WebSettings
 from controller.web.live.intake import MAX_RECORD_BYTES, MAX_ZONES, REFUSED_S
 from controller.web.pages.savings import savings_of
@@ -27,8 +28,16 @@ from controller.web.store import SqliteStore
 from policies.database.errors import DatabaseUnavailableError
 from policies.vocabulary.units import DAY_S
 from publishers.messages.codec import decode, encode
-from publishers.messages.reports import GridSignal, LimitChange, NodeStatus, RunSchedule, ScheduleEntry, SignalValue
-from publishers.messages.topics import RunKey
+from publishers.messages.reports import (
+    GridSignal,
+    JobPosterior,
+    LimitChange,
+    NodeStatus,
+    RunSchedule,
+    ScheduleEntry,
+    SignalValue,
+)
+from publishers.messages.topics import JobName, RunKey
 from tests.controller.history.energy_history.records import (
     TOPICS,
     gpu_message,
@@ -39,6 +48,7 @@ from tests.controller.history.energy_history.records import (
     run_record,
 )
 from tests.controller.web.pages.site import Found
+from tests.controller.web.pages.site import Site as PagesSite
 from tests.fakes import MIDNIGHT_S, FakeBus, LoopClock
 
 FINAL = msgspec.structs.replace(
@@ -277,6 +287,37 @@ async def test_the_course_of_a_run_is_read_from_the_history_where_that_answers(
         assert "Slower since the start Not known: the history cannot be read now." in text
 
 
+async def test_what_is_learnt_of_a_job_is_on_its_page_until_it_is_cleared(tmp_path: Path) -> None:
+    job = JobName("ada@example.org", "bert.v2")
+    topic = TOPICS.job(job, "posterior")
+    posterior = PagesSite(MIDNIGHT_S).say_posterior(job)
+    async with site(tmp_path) as served:
+        served.bus.publish(topic, encode(posterior), qos=1, retain=True)
+        (path,) = [
+            str(it["href"]) for it in (await served.page("/jobs")).all("a") if str(it.get("href")).startswith("/job/")
+        ]
+        page = await served.page(path)
+        status, found = await served.get("/v1/posterior?user=ada%40example.org&job=bert.v2")
+        assert status == 200
+        assert msgspec.convert(found, JobPosterior) == decode(encode(posterior), JobPosterior)
+        for belief in found["beliefs"][:-1]:
+            ends = (belief["cost_ratio"], belief["cost_lower_ratio"], belief["cost_upper_ratio"])
+            assert "{} ({} to {})".format(*map(number_text, ends)) in page.text
+        (file,) = [str(it["href"]) for it in page.all("a") if str(it.get("href")).endswith("format=csv")]
+        async with served.client.get(URL(f"{served.url}{file}", encoded=True)) as response:
+            assert response.content_type == "text/csv"
+            lines = (await response.text()).splitlines()
+        assert lines[0].startswith("batch_size,n_runs,n_reached,cannot_run,epochs")
+        assert lines[3] == "128,22,22,False,19.0,15.2,23.75,1.0,0.97,1.03"
+        assert len(lines) == 1 + len(posterior.beliefs)
+        assert (await served.get("/v1/posterior?user=ada&job=bert.v2"))[0] == 404
+        mallory = msgspec.structs.replace(posterior, user="mallory")
+        served.bus.publish(topic, encode(mallory), qos=1, retain=True)
+        assert await served.dropped("invalid") == 1
+        served.bus.publish(topic, b"", qos=1, retain=True)
+        assert "No job has asked" in (await served.page("/jobs")).text
+
+
 async def test_runs_decisions_and_months_have_pages(tmp_path: Path) -> None:
     async with site(tmp_path) as served:
         served.bus.publish(*run_message(FINAL), qos=1, retain=True)
@@ -364,6 +405,8 @@ async def test_decisions_from_before_a_restart_are_on_the_overview_once(tmp_path
     ("path", "status", "why"),
     [
         ("/run/ada/bert/1", 404, "No run ada/bert/1 is known."),
+        ("/job/ada/bert", 404, "No job ada/bert is known"),
+        ("/job/ada/%3Cscript%3E", 404, "must be 1 to 64"),
         ("/run/ada/%3Cscript%3E/1", 404, "must be 1 to 64"),
         ("/run/ada/..%2F../1", 404, "must be 1 to 64"),
         ("/log?before=soon", 400, "before"),
@@ -435,6 +478,7 @@ async def test_all_filters_are_there_before_the_bus_connects(tmp_path: Path) -> 
         "gridchase/v1/node/+/gpu/+/limit",
         "gridchase/v1/grid/+/carbon",
         "gridchase/v1/grid/+/price",
+        "gridchase/v1/user/+/job/+/posterior",
     ]
 
 

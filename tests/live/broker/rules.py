@@ -54,6 +54,7 @@ RULES: Final[dict[str, tuple[Access, Access, Access, Access, Access, Access]]] =
     f"{_RUN}/node/<node>/energy": (READ_OWN, WRITE_OWN_READ, NONE, READ, READ, NONE),
     f"{_RUN}/set": (NONE, READ, NONE, NONE, WRITE, WRITE),
     f"{_RUN}/set/result": (NONE, WRITE, NONE, NONE, READ, READ),
+    "user/<user>/job/<job>/posterior": (READ_OWN, NONE, WRITE, READ, READ, NONE),
     "node/<node>/status": (NONE, WRITE_OWN_READ, NONE, READ, READ, NONE),
     "node/<node>/gpu/<uuid>/energy": (NONE, READ_WRITE_OWN, NONE, READ, READ, NONE),
     "node/<node>/gpu/<uuid>/limit": (NONE, READ_WRITE_OWN, NONE, READ, READ, NONE),

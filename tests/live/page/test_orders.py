@@ -177,6 +177,7 @@ async def test_the_dialog_and_the_sign_in_have_no_fault_for_whoever_cannot_see(
             await tab.open(f"{url}{RUN}/order?action={action}&{FIELDS}")
             await check_screens(tab, f"page-{action}", tmp_path)
         await tab.open(f"{url}{RUN}")
+        await check_screens(tab, "run", tmp_path)
         await tab.run("document.querySelector('a[data-order]').click()")
         await tab.until("document.querySelector('dialog')?.open ?? false")
         await check_screens(tab, "dialog-empty", tmp_path)

@@ -11,10 +11,13 @@ from controller.runtime.clock import SystemClock
 from controller.web.app import Site
 from controller.web.config import WebConfig, WebSettings
 from controller.web.live.element_ids import SITE_POWER
+from controller.web.pages.jobs.job_page import job_path
 from controller.web.store import SqliteStore
 from publishers.messages.codec import encode
 from publishers.messages.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus, SignalValue
+from publishers.messages.topics import JobName
 from tests.controller.history.energy_history.records import TOPICS
+from tests.controller.web.pages.site import Site as PagesSite
 from tests.fakes import FakeBus
 from tests.live.page.browser import CHROMIUM, TIMEOUT_S, Tab, running_browser
 
@@ -133,7 +136,7 @@ async def test_the_theme_is_kept_and_a_chart_answers_to_keys(tmp_path: Path) -> 
             "{const select = document.querySelector('#theme select');"
             "select.value = 'dark'; select.dispatchEvent(new Event('change'))}"
         )
-        for path in ("/gpus", "/runs", "/grid", "/log", "/history"):
+        for path in ("/gpus", "/runs", "/jobs", "/grid", "/log", "/history"):
             await tab.open(f"{url}{path}")
             assert await tab.run("document.documentElement.dataset.theme") == "dark"
         assert tab.complaints == []
@@ -163,10 +166,12 @@ async def test_a_long_name_fits_a_phone(tmp_path: Path) -> None:
     bus = FakeBus()
     node = Node(bus, name="n" * 64)
     node.say(150.0, job="j" * 64)
+    job = JobName("u" * 64, "j" * 64)
+    bus.publish(TOPICS.job(job, "posterior"), encode(PagesSite(SystemClock().now_s()).say_posterior(job)), retain=True)
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
         await tab.call("Emulation.setDeviceMetricsOverride", width=320, height=800, deviceScaleFactor=1, mobile=False)
-        for path in ("/", "/gpus", "/runs", "/grid", "/log", "/history"):
+        for path in ("/", "/gpus", "/runs", "/jobs", job_path(job), "/grid", "/log", "/history"):
             await tab.open(f"{url}{path}")
             root = "document.documentElement"
             assert await tab.run(f"{root}.scrollWidth - {root}.clientWidth") == 0, path

@@ -2,9 +2,12 @@
 
 from publishers.messages.codec import Message
 from publishers.messages.reports import (
+    BatchSizeBelief,
     Command,
     GpuEnergy,
     GridSignal,
+    JobPosterior,
+    JobTrial,
     LimitChange,
     NodeProfile,
     NodeStatus,
@@ -113,6 +116,46 @@ NAMED: list[tuple[Message, bytes]] = [
             b'"goal_by":"ada","goal_why":"it is hot","goal_until_s":1700050000.0,"expected_saved'
             b'_ratio":0.1523,"expected_saved_ci90_ratio":0.0052,"expected_saved_energy_ratio":0.1427,"expected_saved_e'
             b'nergy_ci90_ratio":0.0021}'
+        ),
+    ),
+    (
+        JobPosterior(
+            time_s=1.7e9,
+            user="ada@example.org",
+            job="bert",
+            policy="gridchase",
+            eta=0.5,
+            default_batch_size=1024,
+            next_batch_size=128,
+            next_reason="best_so_far",
+            next_detail="the best so far",
+            best_batch_size=128,
+            n_observations=2,
+            beliefs=[
+                BatchSizeBelief(
+                    batch_size=128, n_runs=1, n_reached=1, epochs=19.0, cost_ratio=1.0, cost_lower_ratio=0.97
+                ),
+                BatchSizeBelief(batch_size=4096, cannot_run=True),
+            ],
+            trials=[
+                JobTrial(
+                    run="r1",
+                    batch_size=128,
+                    state="reached",
+                    reason="default_first",
+                    requested_at_s=1.7e9,
+                    epochs=19,
+                    cost_ratio=0.98,
+                )
+            ],
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","policy":"gridchase","eta":0.5,"default'
+            b'_batch_size":1024,"next_batch_size":128,"next_reason":"best_so_far","next_detail":"the best so far",'
+            b'"best_batch_size":128,"n_observations":2,"beliefs":[{"batch_size":128,"n_runs":1,"n_reached":1,"epoc'
+            b'hs":19.0,"cost_ratio":1.0,"cost_lower_ratio":0.97},{"batch_size":4096,"cannot_run":true}],"trials":['
+            b'{"run":"r1","batch_size":128,"state":"reached","reason":"default_first","requested_at_s":1700000000.'
+            b'0,"epochs":19,"cost_ratio":0.98}]}'
         ),
     ),
     (

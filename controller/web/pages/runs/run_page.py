@@ -12,7 +12,7 @@ from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
 from controller.web.live.site_state import SILENT_S, RunState, SiteState
 from controller.web.pages.gpus import gpu_views
-from controller.web.pages.layout import render_card, render_facts, render_page, render_state, render_time
+from controller.web.pages.layout import moment_text, render_card, render_facts, render_page, render_state, render_time
 from controller.web.pages.log import Asked, log_lines, render_lines
 from controller.web.pages.overview import (
     first_signal,
@@ -34,7 +34,9 @@ from controller.web.pages.words import (
     PINNED,
     is_pinned,
     percent_text,
+    pin_cost_text,
     range_text,
+    signed_duration_text,
     typeset,
     without_number_text,
 )
@@ -47,15 +49,12 @@ from publishers.training.reporting.amounts import power_text
 N_LINES: Final = 30
 """Of the log, on this page."""
 _ORDERS: Final = {
-    "pin": "pin its limit",
     "exempt": "exempt it",
     "pause": "pause it",
     "resume": "resume it",
     "budget": "change its time budget",
     "deadline": "set a deadline",
-    "reset": "its own goal",
 }
-_PINNED_ORDERS: Final = {"release": "release its limit", **_ORDERS, "pin": "pin another limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +151,7 @@ def _progress_facts(view: RunView, now_s: float, zone: tzinfo) -> Iterator[tuple
     yield "used", escaped(used_text(view.key, record))
     if record.paused_s:
         yield "paused", escaped(typeset(duration_text(record.paused_s)))
+    yield from _goal_facts(view.run.schedule, now_s, zone)
     yield from _pin_facts(view, record, now_s, zone)
 
 
@@ -163,8 +163,31 @@ def _pin_facts(view: RunView, record: RunEnergy, now_s: float, zone: tzinfo) -> 
         if not view.takes_orders:
             yield "to end it", joined([escaped("on its node: "), render_release(view.key)])
     if view.goes_on and view.takes_orders:
-        is_held = is_pinned(record, now_s)
-        yield "orders", render_order_links(view.key, _PINNED_ORDERS if is_held else _ORDERS)
+        yield "orders", render_order_links(view.key, dict(_orders(view, is_held=is_pinned(record, now_s))))
+
+
+def _goal_facts(schedule: RunSchedule | None, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
+    """Yield the goal that a person has set, who, until when and why."""
+    if schedule is None or schedule.goal_by is None:
+        return
+    goal = "another goal"
+    if schedule.deadline_s is not None:
+        goal = f"a deadline at {moment_text(schedule.deadline_s, now_s, zone)}"
+    elif schedule.max_slowdown_ratio is not None:
+        goal = f"a time budget of {typeset(percent_text(schedule.max_slowdown_ratio - 1))}"
+    until = "" if schedule.goal_until_s is None else f" until {moment_text(schedule.goal_until_s, now_s, zone)}"
+    by, why = element("bdi", escaped(schedule.goal_by)), element("bdi", escaped(schedule.goal_why or ""))
+    yield "goal", joined([escaped(f"{goal}{until}, set by "), by, escaped(": "), why])
+
+
+def _orders(view: RunView, *, is_held: bool) -> Iterator[tuple[str, str]]:
+    """Yield what can be ordered, and the words for it."""
+    if is_held:
+        yield "release", "release its limit"
+    yield "pin", "pin another limit" if is_held else "pin its limit"
+    yield from _ORDERS.items()
+    if view.run.schedule is not None and view.run.schedule.goal_by is not None:
+        yield "reset", "give its own goal back"
 
 
 def later_text(record: RunEnergy, schedule: RunSchedule | None, now_s: float) -> str:
@@ -176,13 +199,9 @@ def later_text(record: RunEnergy, schedule: RunSchedule | None, now_s: float) ->
         return ""
     active_s = record.duration_s - (record.paused_s or 0.0) + max(schedule.expected_end_s - now_s, 0.0)
     later_s, lower_s, upper_s = (active_s * (1 - 1 / end) for end in (ratio, ratio - half, ratio + half))
-    between = " to ".join(typeset(_signed_duration(end_s)) for end_s in (lower_s, upper_s))
+    between = " to ".join(typeset(signed_duration_text(end_s)) for end_s in (lower_s, upper_s))
     what = "earlier" if later_s < 0 else "later"
     return f"{typeset(duration_text(abs(later_s)))} {what} than at full power ({between})"
-
-
-def _signed_duration(duration_s: float) -> str:
-    return f"{'-' if duration_s < 0 else ''}{duration_text(abs(duration_s))}"
 
 
 def _saved(view: RunView, now_s: float) -> Markup:
@@ -245,6 +264,8 @@ def _slower(view: RunView) -> Markup:
     if record is not None and record.pinned_s:
         lasted = typeset(duration_text(record.pinned_s))
         facts.append(("pinned", escaped(f"for {lasted}, at a limit that a person chose, not the plan")))
+        cost = pin_cost_text(record)
+        facts += [("so it took", escaped(cost))] if cost else []
     return render_card("Slower", render_facts(facts), width="narrow", note="than at full power")
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from controller.cli.policy.view import JobView, view_of
 from policies.batch_size.study import Belief, Choice
-from policies.service.records import Job, Posterior, Result, Trial, TrialState
+from policies.service.records import Job, Posterior, Result, Trial
+from publishers.messages.reports import TrialState
 
 BATCH_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 START_S = 1_780_000_000.0

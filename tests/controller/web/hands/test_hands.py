@@ -18,6 +18,7 @@ from controller.web.hands.exposure import NOT_SAID, UNKNOWN_PROXY
 from controller.web.hands.routes import ANSWER_WAIT_S, SIGN_INS_PER_MIN
 from controller.web.hands.sent_orders import ANSWER_S, PAUSE_ANSWER_S
 from controller.web.hands.sessions import IDLE_S, SESSION_S
+from controller.web.pages.layout import PAGES
 from controller.web.routes import RENDERED_S
 from controller.web.store import SqliteStore
 from publishers.messages.codec import decode, encode
@@ -152,7 +153,7 @@ async def test_a_pin_is_previewed_sent_and_done_when_the_node_has_read_back(tmp_
     async with browsing(tmp_path) as browser:
         await browser.get("/run/alice/resnet50/r1")
         links = [it["href"] for it in browser.found.all("a") if "data-order" in it]
-        actions = ("pin", "exempt", "pause", "resume", "budget", "deadline", "reset")
+        actions = ("pin", "exempt", "pause", "resume", "budget", "deadline")
         assert links == [f"{ORDER}?action={action}" for action in actions]
         await browser.get(f"{ORDER}?action=pin")
         assert is_sign_in(browser)
@@ -562,10 +563,10 @@ async def test_where_a_token_could_be_read_on_the_way_nobody_signs_in(
 
 async def test_reading_needs_a_session_or_a_token_where_that_is_wanted(tmp_path: Path) -> None:
     async with browsing(tmp_path, sign_in_to_read=True) as browser:
-        for path in ("/", "/gpus", "/runs", "/grid", "/log", "/history", "/run/alice/resnet50/r1"):
+        for path in (*PAGES, "/run/alice/resnet50/r1"):
             await browser.get(path)
             assert is_sign_in(browser), path
-        for path in ("/v1/state", "/v1/report", "/v1/events"):
+        for path in ("/v1/state", "/v1/report", "/v1/events", "/v1/posterior?user=alice&job=resnet50"):
             await browser.get(path)
             assert browser.status == 401, path
         for path in ("/healthz", "/metrics", "/static/page.css"):
@@ -585,6 +586,17 @@ async def test_reading_needs_a_session_or_a_token_where_that_is_wanted(tmp_path:
         browser.headers = {"X-Forwarded-Proto": "https"}
         page = await browser.get("/gpus")
         assert (browser.status, "Nobody signs in this way" in page.text) == (403, True)
+
+
+async def test_a_program_that_tries_too_often_waits(tmp_path: Path) -> None:
+    async with browsing(tmp_path, sign_in_to_read=True) as browser:
+        for token, status in [(ALICE, 200)] * 20 + [("wrong", 401)] * 10 + [(ALICE, 429)]:
+            browser.headers = {"Authorization": f"Bearer {token}"}
+            await browser.get("/v1/state")
+            assert browser.status == status
+        await asyncio.sleep(60)
+        await browser.get("/v1/state")
+        assert browser.status == 200
 
 
 async def test_where_no_orders_are_taken_the_page_says_the_command(tmp_path: Path) -> None:

@@ -3,19 +3,24 @@
 import math
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from controller.history.energy_history.growth import run_amounts
+from controller.history.energy_history.reading import MeanPower
 from controller.history.energy_history.report import Part, entry_of, saving_parts
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import Shown, SiteState
 from controller.web.pages.overview import Overview
 from publishers.messages.reports import (
+    BatchSizeBelief,
     GpuDescription,
     GpuEnergy,
     GridSignal,
+    JobPosterior,
+    JobTrial,
     LimitChange,
     NodeStatus,
     ProfileEntry,
@@ -24,7 +29,7 @@ from publishers.messages.reports import (
     ScheduleEntry,
     SignalValue,
 )
-from publishers.messages.topics import RunKey
+from publishers.messages.topics import JobName, RunKey
 from tests.controller.history.energy_history.records import TOPICS, measured, run_record
 from tests.fakes import MIDNIGHT_S
 
@@ -138,6 +143,59 @@ class Site:
             ),
         )
 
+    def say_posterior(self, job: JobName = JobName("ada", "resnet50"), **changes: Any) -> JobPosterior:  # noqa: ANN401, B008 — the record checks them; a constant
+        """Say what is learnt of a job's batch sizes: 22 runs at the best one, one at the default, one that failed."""
+        beliefs = [
+            BatchSizeBelief(
+                batch_size=size,
+                n_runs=n_runs,
+                n_reached=n_runs,
+                epochs=epochs,
+                epochs_lower=0.8 * epochs,
+                epochs_upper=1.25 * epochs,
+                cost_ratio=cost,
+                cost_lower_ratio=lower,
+                cost_upper_ratio=upper,
+            )
+            for size, n_runs, epochs, cost, lower, upper in (
+                (32, 0, 13.0, 1.67, 0.78, 3.57),
+                (64, 0, 15.0, 1.18, 0.75, 1.87),
+                (128, 22, 19.0, 1.0, 0.97, 1.03),
+                (256, 1, 39.0, 1.35, 1.19, 1.53),
+                (512, 0, 60.0, 1.84, 1.37, 2.46),
+                (1_024, 1, 88.0, 2.6, 2.28, 2.98),
+            )
+        ]
+        posterior = JobPosterior(
+            time_s=self.now_s,
+            user=job.user,
+            job=job.job,
+            policy="gridchase",
+            eta=0.5,
+            default_batch_size=1_024,
+            next_batch_size=128,
+            next_reason="best_so_far",
+            next_detail="128 is the best so far",
+            best_batch_size=128,
+            n_observations=24,
+            beliefs=[*beliefs, BatchSizeBelief(batch_size=2_048, n_runs=1, cannot_run=True)],
+            trials=[
+                JobTrial(
+                    run=f"slurm-{number}",
+                    batch_size=128,
+                    state="running" if number == 24 else "reached",
+                    reason="best_so_far",
+                    requested_at_s=self.now_s - 3_600.0 * (25 - number),
+                    epochs=None if number == 24 else 19,
+                    cost_ratio=None if number == 24 else 0.98,
+                )
+                for number in range(24, 16, -1)
+            ],
+        )
+        posterior = msgspec.structs.replace(posterior, **changes)
+        self.say(TOPICS.job(job, "posterior"), posterior)
+        return posterior
+
     def say_signal(self, signal: GridSignal | None = None) -> None:
         """Say how the grid is."""
         signal = signal or grid_signal(self.now_s)
@@ -148,7 +206,10 @@ class Site:
         parts = [Part(*key, run.energy, run_amounts(run.energy)) for key, run in self.state.runs.items() if run.energy]
         entry = entry_of("", parts)
         of_today = saving_parts(parts, "carbon_g")
-        return Overview(self.state, Sums(self.now_s, self.now_s, entry, entry, entry, of_today), "", troubles)
+        quarter_s = self.now_s // 900 * 900
+        drawn = [MeanPower(quarter_s - 900.0 * back, 160.0 * len(self.state.gpus)) for back in range(48, 0, -1)]
+        sums = Sums(self.now_s, self.now_s, entry, entry, entry, of_today)
+        return Overview(self.state, sums, "", troubles, drawn if self.state.gpus else ())
 
 
 def grid_signal(now_s: float, *, offset: float = 0.0, scale: float = 1.0) -> GridSignal:

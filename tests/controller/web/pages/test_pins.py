@@ -211,3 +211,36 @@ def test_a_limit_without_words_is_pinned_by_a_person() -> None:
     change = LimitChange(time_s=NOW_S, reason="pinned", detail="", job="resnet50", power_limit_w=205.0)
     page = Found(render_log([change], AskedLog(), now_s=NOW_S, zone=ZONE))
     assert "pinned by a person" in page.text
+
+
+def test_what_pins_took_beyond_the_plan_is_told_with_its_interval_or_not_at_all() -> None:
+    extra: dict[str, Any] = {
+        "pinned_extra_s": 720.0,
+        "pinned_extra_ci90_s": 120.0,
+        "pinned_extra_energy_j": -756e3,
+        "pinned_extra_energy_ci90_j": 72e3,
+    }
+    said = "12 min more time (10 to 14 min) and 210 Wh less energy (190 to 230 Wh) than by its plan"
+    assert f"Its pins so far: {said}. To end it" in overview(pinned(**extra)).text
+    assert f"so it took {said}" in run_page(pinned(**extra)).text
+    for page in (overview(pinned(**extra | {"pinned_extra_ci90_s": None})), run_page(pinned())):
+        assert "than by its plan" not in page.text
+
+
+@pytest.mark.parametrize("text", ["bob", *HOSTILE])
+def test_a_goal_that_a_person_has_set_is_told_with_who_until_when_and_why(text: str) -> None:
+    site = pinned()
+    site.say_run(KEY)
+    run = site.state.runs[KEY]
+    assert run.schedule is not None
+    schedule = msgspec.structs.replace(run.schedule, goal_by=text, goal_why="dear today", goal_until_s=UNTIL_S)
+    run.schedule = schedule
+    said = " ".join(printable(text).split())
+    assert f"goal a time budget of 5.0 % until 18:00, set by {said} : dear today" in run_page(site).text
+    run.schedule = msgspec.structs.replace(schedule, objective="deadline", deadline_s=UNTIL_S, goal_until_s=None)
+    assert f"goal a deadline at 18:00, set by {said} : dear today" in run_page(site).text
+    view = run_view(site.state, KEY, None, NOW_S, takes_orders=True)
+    assert view is not None
+    assert "give its own goal back" in render_run(view, site.state, now_s=NOW_S, zone=ZONE)
+    run.schedule = msgspec.structs.replace(schedule, goal_by=None)
+    assert "set by" not in run_page(site).text

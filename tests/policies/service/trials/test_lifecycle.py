@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from policies.batch_size import Choice, Outcome
 from policies.service.errors import RequestError, TrialConflictError
-from policies.service.records import IN_FLIGHT, Job, Result, Trial, TrialState
+from policies.service.records import IN_FLIGHT, Job, Result, Trial
 from policies.service.trials.lifecycle import (
     is_expired,
     is_in_flight,
@@ -24,6 +24,7 @@ from policies.service.trials.lifecycle import (
     with_result,
 )
 from policies.service.trials.observations import epoch_costs, run_cost, study_of
+from publishers.messages.reports import TrialState
 from tests.fakes import USER
 from tests.policies.service.repositories import run_key
 from tests.policies.service.trials.trial_reports import LEASE_S, a_trial, reached_at, validated

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from policies.batch_size import LearningSettings, Observation, choose_batch_size
 from policies.service.config import LearningConfig
-from policies.service.records import Job, JobSettings, Result, Trial, TrialState
+from policies.service.records import Job, JobSettings, Result, Trial
 from policies.service.trials.hardware import max_power_w
 from policies.service.trials.learning import BatchSizeLearning
 from policies.service.trials.observations import (
@@ -19,6 +19,7 @@ from policies.service.trials.observations import (
     stop_reason,
     study_of,
 )
+from publishers.messages.reports import TrialState
 from tests.fakes import USER
 
 JOB = Job(user=USER, name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)

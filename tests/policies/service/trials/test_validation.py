@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from policies.service.errors import RequestError, TrialConflictError
-from policies.service.records import Job, JobExport, RecurrenceNumber, Result, Trial, TrialState
+from policies.service.records import Job, JobExport, RecurrenceNumber, Result, Trial
 from policies.service.trials.lifecycle import (
     next_recurrence,
     reconcile_batch_size,
@@ -22,6 +22,7 @@ from policies.service.trials.lifecycle import (
 )
 from policies.service.trials.validation import MAX_RECURRENCE, check_exports, new_trials, with_sorted_batch_sizes
 from policies.vocabulary.units import DAY_S
+from publishers.messages.reports import TrialState
 from tests.fakes import USER
 
 NOW_S = 1e9

@@ -1,0 +1,1 @@
+"""The pages of jobs: what the policy service has learnt of their batch sizes."""
