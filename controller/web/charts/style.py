@@ -81,7 +81,7 @@ table,tbody,tr,td{display:block}thead{position:absolute;width:1px;height:1px;ove
 tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
 text-align:right;overflow-wrap:anywhere}
-td::before{flex:none;content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
+td::before{flex:none;max-width:60%;content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
 @media print{tr{break-inside:avoid}}
 """
 """Tables, which are lists of labelled values on a phone."""
