@@ -360,10 +360,10 @@ def test_progress_is_monotone_and_ends_at_one(durations_s: list[float]) -> None:
 def test_where_settling_is_seen_a_limit_takes_less_than_a_second(
     between_s: tuple[float, float], *, sees_settling: bool
 ) -> None:
-    settings, job, active_s = replace(SETTINGS, sees_settling=sees_settling), Job(noise_ratio=0.0003), 0.0
-    state = begin(settings)
+    seeing, active_s = replace(SETTINGS, sees_settling=sees_settling), 0.0
+    state, job = begin(seeing), Job(CONVEX.scaled(rate_ratio=3), noise_ratio=0.0003)
     while (limit_w := target_power_limit_w(state)) is not None:
         seen = job.observe(limit_w)
-        state, active_s = advance(settings, state, seen), active_s + seen.active_s
+        state, active_s = advance(seeing, state, seen), active_s + seen.active_s
     low_s, high_s = between_s
     assert low_s <= active_s / len(state.points) <= high_s
