@@ -116,6 +116,12 @@ def check_the_schedules(site: Site) -> None:
     assert slowdown_ratio == pytest.approx(1.1, abs=0.005)
     assert ci90_ratio is not None
     assert 0 < ci90_ratio <= 0.01
+    saved = [(each.expected_saved_energy_ratio, each.expected_saved_energy_ci90_ratio) for each in told]
+    assert saved[0] == (None, None), "too few looks"
+    energy_ratio, energy_ci90_ratio = saved[-1]
+    assert energy_ratio is not None
+    assert energy_ci90_ratio is not None
+    assert 0 < energy_ci90_ratio <= 0.01 < energy_ratio < 0.5
 
 
 def slow_rate_per_s(power_limit_w: float) -> float:
