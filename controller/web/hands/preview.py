@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from controller.ports import PinPreview
+from controller.ports.orders import PinPreview
 from controller.web.live.site_state import RunState
 from publishers.messages.reports import ProfileEntry, RunEnergy
 
