@@ -39,6 +39,8 @@ def preview_pin(
     if point is None or record is None:
         return seen
     slowdown_ratio, half_ratio = _slowdown_after(record, point, curve[-1], duration_s)
+    if schedule is not None and schedule.goal_by is not None:
+        slowdown_ratio = half_ratio = None  # the budget counts from an order on, the record from the beginning
     return PinPreview(
         power_limit_w=limit_w,
         n_gpus=n_gpus,

@@ -58,6 +58,14 @@ def test_without_evidence_nothing_is_said_of_the_budget(saved_ratio: float | Non
     assert sentence_of_pin(seen).endswith("draw 360 W; what that does to its time budget is not known yet")
 
 
+def test_a_record_of_the_whole_run_says_nothing_of_a_budget_that_an_order_has_begun() -> None:
+    state = run()
+    assert state.schedule is not None
+    state.schedule = msgspec.structs.replace(state.schedule, goal_by="ada")
+    seen = preview_pin(state, power_limit_w=200.0, duration_s=HOUR_S)
+    assert sentence_of_pin(seen).endswith("what that does to its time budget is not known yet")
+
+
 def test_full_speed_is_known_where_the_curve_ends_at_the_prior_limit_alone() -> None:
     state = run()
     assert state.energy is not None
