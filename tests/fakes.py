@@ -12,16 +12,7 @@ from typing import Self
 import numpy as np
 
 from controller.errors import ControllerError, GpuError, GpuLimitError, GpuLostError
-from controller.ports import (
-    LimitRange,
-    LimitState,
-    Lineage,
-    LiveLimit,
-    ProcessIdentity,
-    Provenance,
-    Sample,
-    Target,
-)
+from controller.ports import LimitRange, LimitState, Lineage, LiveLimit, ProcessIdentity, Provenance, Sample, Target
 from controller.runtime.clock import NS_PER_S
 from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind

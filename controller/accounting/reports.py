@@ -10,7 +10,8 @@ import msgspec
 from controller.accounting.iteration_log import RankLog
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.ports import Blocked, Bus, Pin, Target
+from controller.ports import Blocked, Bus, Target
+from controller.ports.orders import Pin
 from controller.runtime.clock import Clock
 from policies.savings.counterfactual import NOTHING_SAVED, Saving
 from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, Split, UnknownSaving

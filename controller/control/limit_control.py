@@ -26,7 +26,8 @@ from controller.control.curve_learning import (
     with_stalls,
 )
 from controller.control.plan import Explore, Look, MadePlan, PlanInputs, PlannedTarget, Probe, rules_for
-from controller.ports import Goal, GoalPreview, Pin, PinPreview, Target
+from controller.ports import Target
+from controller.ports.orders import Goal, GoalPreview, Pin, PinPreview
 from policies import profiling
 from policies.planning import Progress
 from policies.planning.hours_ahead import Evidence, slowdown_after

@@ -13,7 +13,8 @@ import msgspec
 from controller.config import EnergyConfig, PlanRules, deadline_s
 from controller.control.curve_learning import posterior_mean
 from controller.control.multi_node import NodeShare, joint_profile
-from controller.ports import Goal, Provenance, Target
+from controller.ports import Provenance, Target
+from controller.ports.orders import Goal
 from policies.planning import (
     BudgetObjective,
     CurrentLimit,

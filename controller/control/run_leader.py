@@ -40,7 +40,8 @@ from controller.control.plan import MadePlan, PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
 from controller.history.run_history import BegunRun, JobKey, RunHistory
-from controller.ports import Blocked, Goal, GoalPreview, Pin, PinPreview, Provenance, SignalSource, Target
+from controller.ports import Blocked, Provenance, SignalSource, Target
+from controller.ports.orders import Goal, GoalPreview, Pin, PinPreview
 from controller.runtime.clock import NS_PER_S, Now
 from policies.planning import Progress, SlackOptions
 from policies.planning.hours_ahead import Evidence

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from controller.http.orders import PATH, Authenticate, Why, for_readers, key_of, read_body
 from controller.http.pins import ReleaseRequest
-from controller.ports import Goals, MaxSlowdownRatio
+from controller.ports.orders import Goals, MaxSlowdownRatio
 from publishers.messages.codec import TimeS
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 

@@ -21,7 +21,7 @@ from controller.http.pins import (
     PinRequest,
     ReleaseRequest,
 )
-from controller.ports import GoalPreview, GoalState, PauseState, PinPreview, PinState
+from controller.ports.orders import GoalPreview, GoalState, PauseState, PinPreview, PinState
 from publishers.shared.http.openapi import Api, Operation, describe
 
 _DESCRIPTION: Final = """\

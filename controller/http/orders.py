@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.errors import RequestRefusedError
+from controller.ports.orders import MAX_WHY
 from publishers.messages.topics import RunKey
 from publishers.shared.http.problems import ProblemError
 from publishers.shared.http.requests import BODY_TIMEOUT_S, path_name, path_user, read_json
@@ -24,7 +25,7 @@ _STATUSES: Final = {
 
 Authenticate = Callable[[web.Request], Awaitable[str]]
 Body = TypeVar("Body")
-Why = Annotated[str, Meta(min_length=1, max_length=120)]
+Why = Annotated[str, Meta(min_length=1, max_length=MAX_WHY)]
 
 
 def for_readers(authenticate: Authenticate) -> Authenticate:

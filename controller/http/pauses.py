@@ -17,7 +17,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.http.orders import PATH, Authenticate, for_readers, key_of, read_body
-from controller.ports import Pauses, PauseState
+from controller.ports.orders import Pauses, PauseState
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
 

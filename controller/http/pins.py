@@ -23,7 +23,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.http.orders import PATH, Authenticate, Why, for_readers, key_of, read_body
-from controller.ports import PinnedW, Pins, PinState
+from controller.ports.orders import MAX_WHY, PinnedW, Pins, PinState
 from publishers.messages.codec import Name, TimeS
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
@@ -51,7 +51,7 @@ class ExemptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a request to release."""
 
-    why: Annotated[str, Meta(max_length=120)] = ""
+    why: Annotated[str, Meta(max_length=MAX_WHY)] = ""
 
 
 class GpuPinPreviewRequest(PinPreviewRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):

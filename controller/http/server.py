@@ -14,7 +14,7 @@ from controller.http.index import index_route
 from controller.http.orders import to_problem
 from controller.http.pauses import pause_routes
 from controller.http.pins import pin_routes
-from controller.ports import Goals, Pauses, Pins
+from controller.ports.orders import Goals, Pauses, Pins
 from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.http.server import HttpServer, Route
 from publishers.shared.http.write_access import WriteAccess

@@ -16,7 +16,8 @@ from typing import Final, Literal, NamedTuple
 from controller.errors import RequestRefusedError
 from controller.orders.open_door import OPEN_DOOR
 from controller.orders.pins import RunPins
-from controller.ports import Bus, Goals, GoalState, Pauses, PauseState, PinOwner, PinState
+from controller.ports import Bus
+from controller.ports.orders import Goals, GoalState, Pauses, PauseState, PinOwner, PinState
 from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult

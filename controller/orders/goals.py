@@ -7,19 +7,13 @@ ends at its time, with its run, or when a person ends it; it survives a restart 
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from controller.errors import OrderRefusedError
 from controller.orders.standing import OrderedRun, StandingOrders
-from controller.ports import Goal, GoalPreview, GoalState, moment
+from controller.ports.orders import Goal, GoalPreview, GoalState, goal_fault, sentence_of_goal
 from controller.runtime.clock import Clock
-from publishers.messages.reasons import SHORT_REASONS
 from publishers.messages.topics import RunKey
-
-MAX_SLOWDOWN_RATIO: Final = 10.0
-"""As in the configuration."""
-MAX_AHEAD_S: Final = 366 * 86_400.0
-"""No deadline, and no end of a budget, is further away."""
 
 
 class AimedRun(OrderedRun, Protocol):
@@ -35,57 +29,6 @@ class AimedRun(OrderedRun, Protocol):
 
     def preview_goal(self, goal: Goal) -> GoalPreview:
         """Return what its plan would do with another goal."""
-
-
-def goal_fault(
-    max_slowdown_ratio: float | None, deadline_s: float | None, until_s: float | None, *, now_s: float
-) -> tuple[str, str] | None:
-    """Return what is wrong with a goal in itself; None: nothing.
-
-    >>> goal_fault(1.08, None, None, now_s=0.0)
-    >>> goal_fault(0.9, None, None, now_s=0.0)[0], goal_fault(None, -1.0, None, now_s=0.0)[0]
-    ('bad_goal', 'bad_time')
-    """
-    if (max_slowdown_ratio is None) == (deadline_s is None):
-        return "bad_goal", "a goal is a max_slowdown_ratio or a deadline_s: name one of them"
-    if max_slowdown_ratio is not None and not 1 <= max_slowdown_ratio <= MAX_SLOWDOWN_RATIO:
-        rule = f"must be from 1 (never slower) to {MAX_SLOWDOWN_RATIO:g}"
-        return "bad_goal", f"max_slowdown_ratio = {max_slowdown_ratio:g}: {rule}"
-    if deadline_s is not None and until_s is not None:
-        return "bad_goal", "a deadline holds until the run ends: it takes no until_s"
-    for name, time_s in (("deadline_s", deadline_s), ("until_s", until_s)):
-        if time_s is not None and not 0 < time_s - now_s <= MAX_AHEAD_S:
-            which = "has passed" if time_s <= now_s else f"is {(time_s - now_s) / 86_400:.3g} days ahead"
-            return "bad_time", f"{name} = {time_s:.0f} {which}: it is within {MAX_AHEAD_S / 86_400:g} days"
-    return None
-
-
-def sentence_of_goal(goal: Goal, seen: GoalPreview) -> str:
-    """Return what a goal will do, in words.
-
-    >>> goal = Goal(max_slowdown_ratio=1.08, set_at_s=0.0, why="x", by="ada")
-    >>> seen = GoalPreview(power_limit_w=240.0, planned_power_limit_w=205.0, speed_ratio=0.93)
-    >>> sentence_of_goal(goal, seen)
-    'with a time budget of 8 % from now on its limit goes from 240 to 205 W, to 93.0 % of full speed'
-    >>> sentence_of_goal(goal, GoalPreview())
-    'with a time budget of 8 % from now on: it has no curve yet, so that nothing is known of its limit'
-    """
-    words = f"with {goal.words}" + (" from now on" if goal.max_slowdown_ratio is not None else "")
-    if seen.planned_power_limit_w is None or seen.speed_ratio is None:
-        return f"{words}: it has no curve yet, so that nothing is known of its limit"
-    change = f"goes from {seen.power_limit_w:g} to" if seen.power_limit_w is not None else "will be"
-    second = "" if seen.second_power_limit_w is None else f" and {seen.second_power_limit_w:g}"
-    limits = f"{seen.planned_power_limit_w:g}{second} W"
-    told = f"{words} its limit {change} {limits}, to {100 * seen.speed_ratio:.1f} % of full speed"
-    if seen.planned_reason in SHORT_REASONS:
-        told += f" ({SHORT_REASONS[seen.planned_reason]})"
-    if seen.planned_end_s is not None:
-        before = "" if seen.expected_end_s is None else f" instead of {moment(seen.expected_end_s)}"
-        told += f"; it is expected to end at {moment(seen.planned_end_s)}{before}"
-    if seen.planned_slowdown_ratio is not None and seen.planned_slowdown_ci90_ratio is not None:
-        ends = [100 * (seen.planned_slowdown_ratio - 1 + sign * seen.planned_slowdown_ci90_ratio) for sign in (-1, 1)]
-        told += f", slower by between {ends[0]:.1f} and {ends[1]:.1f} %"
-    return told
 
 
 class RunGoals(StandingOrders[Goal, AimedRun]):

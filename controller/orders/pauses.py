@@ -19,7 +19,8 @@ from typing import Final, Protocol
 from controller.accounting.ranks import End, Ranks
 from controller.control.run_leader import MAX_BAR_S
 from controller.errors import PauseRefusedError
-from controller.ports import Bus, PauseState
+from controller.ports import Bus
+from controller.ports.orders import PauseState
 from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.codec import encode
 from publishers.messages.reports import Command

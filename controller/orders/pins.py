@@ -13,7 +13,7 @@ from typing import Protocol
 
 from controller.errors import OrderRefusedError
 from controller.orders.standing import Held, OrderedRun, StandingOrders
-from controller.ports import Pin, PinOwner, PinPreview, PinState, pin_fault, sentence_of
+from controller.ports.orders import Pin, PinOwner, PinPreview, PinState, pin_fault, sentence_of_pin
 from controller.runtime.clock import Clock
 from publishers.messages.topics import RunKey
 
@@ -74,7 +74,7 @@ class RunPins(StandingOrders[Pin, PinnableRun]):
         if run is None:
             return PinPreview(power_limit_w=power_limit_w, sentence=f"at {power_limit_w:g} W: no run has this GPU now")
         seen = run.preview_pin(power_limit_w, until_s - self._clock.now_s())
-        return replace(seen, sentence=sentence_of(seen))
+        return replace(seen, sentence=sentence_of_pin(seen))
 
     def release(self, owner: PinOwner, *, why: str, by: str) -> PinState:
         """End a pin, if there is one; the plan decides again, unless a GPU of the run is pinned.
@@ -138,7 +138,7 @@ class RunPins(StandingOrders[Pin, PinnableRun]):
         run = self._run_of(owner)
         owners = [owner, *(() if run is None else run.gpus.uuids)]
         held = [each for each in map(self._in_force, owners) if each is not None]
-        return max(held, key=lambda each: each.order.set_at_s, default=None)
+        return max(held, key=lambda each: (each.asked_ns, each.order.set_at_s), default=None)
 
     def _pinnable(self, owner: PinOwner) -> PinnableRun | None:
         """Return the run that is meant; None: it is a GPU, and no run has it.

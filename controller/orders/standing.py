@@ -19,7 +19,8 @@ from msgspec import Meta, Struct
 from controller.accounting.ranks import End
 from controller.control.gpu_group import GpuGroup
 from controller.errors import OrderRefusedError
-from controller.ports import Blocked, PinOwner, StandingOrder, why_fault
+from controller.ports import Blocked
+from controller.ports.orders import PinOwner, StandingOrder, why_fault
 from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.topics import RunKey
 from publishers.shared.files.file_writer import FileWriter

@@ -16,7 +16,8 @@ from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.history.run_history import RunHistory
-from controller.ports import Bus, Goal, GoalSource, Gpu, Pin, PinSource, PowerLimiter, ProcessTable, SignalSource
+from controller.ports import Bus, Gpu, PowerLimiter, ProcessTable, SignalSource
+from controller.ports.orders import Goal, GoalSource, Pin, PinSource
 from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
 from controller.runs.other_hosts import OtherHosts

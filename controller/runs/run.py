@@ -29,19 +29,8 @@ from controller.control.run_leader import HELD_OUT, RunLeader
 from controller.control.run_record import RunRecord
 from controller.control.straggler_slack import StragglerSlack
 from controller.history.run_history import RunHistory
-from controller.ports import (
-    Blocked,
-    Bus,
-    EnergyMeter,
-    Goal,
-    GoalPreview,
-    Hold,
-    Pin,
-    PinPreview,
-    PowerLimiter,
-    SignalSource,
-    Target,
-)
+from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
+from controller.ports.orders import Goal, GoalPreview, Pin, PinPreview
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
 from controller.runtime.clock import Clock, Now, is_due, next_tick_s

@@ -94,7 +94,7 @@ def _access_faults(config: WebConfig) -> Iterator[str]:
 
 def _proxy_fault(proxy: str) -> str:
     try:
-        ip_network(proxy)
+        network = ip_network(proxy)
     except ValueError as error:
         return f"web.trusted_proxies: {proxy!r}: must be an address, or a network as 10.0.0.0/24: {error}"
-    return ""
+    return "" if network.prefixlen else f"web.trusted_proxies: {proxy!r}: trusts whoever asks: name the proxies"

@@ -9,7 +9,7 @@ import pytest
 from controller.config import HttpConfig
 from controller.errors import OrderRefusedError
 from controller.http.health import Snapshot
-from controller.ports import Goals, Pauses, Pins
+from controller.ports.orders import Goals, Pauses, Pins
 from publishers.messages.topics import RunKey
 
 

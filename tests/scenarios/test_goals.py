@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from controller.orders.standing import content_of
-from controller.ports import Goal
+from controller.ports.orders import Goal
 from tests.fakes import KEY, MIDNIGHT_S
 from tests.scenarios.site import HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.orders.standing import content_of
-from controller.ports import Pin
+from controller.ports.orders import Pin
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
 from tests.fakes import KEY, MIDNIGHT_S, FakeGpu

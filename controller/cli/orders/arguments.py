@@ -11,7 +11,7 @@ from typing import Any, Final
 from controller.cli.configuration import add_configuration
 from controller.cli.orders.client import OrderClient, RunState
 from controller.errors import ConfigError, ControllerError
-from controller.ports import PinOwner
+from controller.ports.orders import PinOwner
 from controller.runtime.machine_zone import MachineZone
 from controller.runtime.typed_time import time_s
 from gridchase.cli.verb import utf8_text

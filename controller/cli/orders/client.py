@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from controller.config import Config
 from controller.errors import ConfigError, ControllerError
-from controller.ports import PinOwner
+from controller.ports.orders import PinOwner
 from publishers.messages.topics import RunKey
 from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.http import own_token

@@ -7,7 +7,7 @@ from controller.cli.orders.arguments import add_run, find_owner, local_time, pri
 from controller.cli.orders.client import OrderClient, RunState
 from controller.cli.orders.values import power_w
 from controller.config import load_config
-from controller.ports import MAX_POWER_W, PinOwner
+from controller.ports.orders import MAX_POWER_W, PinOwner
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ import math
 import re
 from typing import Final
 
-MAX_SLOWDOWN_RATIO: Final = 10.0
-"""As in the configuration."""
+from controller.ports.orders import MAX_SLOWDOWN_RATIO
+
 _POWER: Final = re.compile(r"(\d+(?:\.\d+)?) ?(W|kW|)\Z")
 
 
@@ -39,5 +39,7 @@ def slowdown_ratio(text: str) -> float:
     except ValueError:
         ratio = math.nan
     if not 1 <= ratio <= MAX_SLOWDOWN_RATIO:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a factor from 1 (never slower) to 10, as 1.08")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be a factor from 1 (never slower) to {MAX_SLOWDOWN_RATIO:g}, as 1.08"
+        )
     return ratio

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from publishers.shared.http.server import is_loopback
+from publishers.shared.http.server import is_loopback, name_in
+from publishers.shared.printable import printable
 
-_FORWARDED: Final = ("X-Forwarded-Proto", "X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via")
+_FORWARDED: Final = ("X-Forwarded-Proto", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via")
 """What only proxies send."""
 NOT_SAID: Final = "the proxy does not say that it was reached over TLS: it must set X-Forwarded-Proto to https"
 UNKNOWN_PROXY: Final = "the request came through a proxy that web.trusted_proxies does not name"
@@ -48,7 +49,10 @@ class Exposure:
     def approach_of(self, request: web.Request) -> Approach:
         """Return how a request has come."""
         peer = request.remote or ""
-        is_forwarded = any(name in request.headers for name in _FORWARDED)
+        # A browser of this machine asks by a name of the loopback; a proxy may pass on another one, and no more.
+        is_forwarded = any(name in request.headers for name in _FORWARDED) or (
+            is_loopback(peer) and not _is_own_name(request.headers.get("Host", ""))
+        )
         if is_forwarded and self._is_trusted(peer):
             is_encrypted = request.headers.getall("X-Forwarded-Proto", []) == ["https"]
             return Approach(self._forwarded_for(request, peer), is_encrypted, "" if is_encrypted else NOT_SAID)
@@ -60,8 +64,9 @@ class Exposure:
 
     def _forwarded_for(self, request: web.Request, peer: str) -> str:
         """Return the last address that no trusted proxy has: what stands before it, anybody may have written."""
-        hops = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
-        return next((_network_of(hop.strip()) for hop in reversed(hops) if not self._is_trusted(hop.strip())), peer)
+        said = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
+        hops = [hop.strip() for hop in reversed(said) if hop.strip()]
+        return next((_network_of(hop) for hop in hops if not self._is_trusted(hop)), peer)
 
     def _is_trusted(self, address: str) -> bool:
         try:
@@ -71,12 +76,18 @@ class Exposure:
         return any(found in network for network in self._trusted)
 
 
+def _is_own_name(host: str) -> bool:
+    """Return whether a Host header names this machine as only this machine does; without one no browser has asked."""
+    name = name_in(host)
+    return not host or name == "localhost" or is_loopback(name)
+
+
 def _network_of(address: str) -> str:
-    """Return an address, or of IPv6 the network that one customer has; what is none, as it is, cut."""
+    """Return an address, or of IPv6 the network that one customer has; what is none, as text that is cut."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
-        return address[:64]
+        return printable(address)[:64]
     if isinstance(found, IPv6Address) and not found.is_loopback and found.ipv4_mapped is None:
         return f"{IPv6Address(found.packed[:8] + bytes(8))}/64"
     return f"{found}"

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
-from controller.ports import pin_fault, why_fault
+from controller.ports.orders import MAX_AHEAD_S, MAX_SLOWDOWN_RATIO, pin_fault, why_fault
 from controller.runtime.typed_time import time_s
 from publishers.messages.reports import Order
 
 Action = Literal["pin", "exempt", "release", "pause", "resume", "budget", "deadline", "reset"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
-MAX_SLOWER_PERCENT: Final = 900.0
+MAX_SLOWER_PERCENT: Final = 100 * (MAX_SLOWDOWN_RATIO - 1)
 MAX_NAME: Final = 40
 """Characters of the name that somebody signs in with."""
 _EXAMPLES: Final = "must be 18:00, +2h30m, or 2026-11-29T18:00"
@@ -115,7 +115,7 @@ def _max_slowdown_ratio(text: str, _now_s: float, _zone: tzinfo, *, faults: list
 
 
 def _time_s(text: str, now_s: float, zone: tzinfo, *, faults: list[str]) -> float | None:
-    """Return a time that has not passed."""
+    """Return a time that is ahead, and no further than any order reaches."""
     try:
         moment_s = time_s(text, now_s=now_s, zone=zone)
     except (ValueError, OverflowError, OSError):
@@ -123,6 +123,9 @@ def _time_s(text: str, now_s: float, zone: tzinfo, *, faults: list[str]) -> floa
         return None
     if moment_s <= now_s:
         faults.append(f"The time {text[:32]!r} has passed.")
+        return None
+    if moment_s - now_s > MAX_AHEAD_S:
+        faults.append(f"The time {text[:32]!r} is more than {MAX_AHEAD_S / 86_400:g} days ahead.")
         return None
     return moment_s
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
 
-from controller.ports import MAX_WHY, sentence_of
+from controller.ports.orders import MAX_WHY, sentence_of_pin
 from controller.runtime.markup import NOTHING, Markup, element, escaped, joined
 from controller.web.charts.document import render_cells
 from controller.web.hands.order_form import FIELDS, MAY_BE_EMPTY, TERMS, Action, OrderForm
@@ -251,7 +251,7 @@ def _effect(page: OrderPage, form: OrderForm, now_s: float, zone: tzinfo) -> Ite
                 duration_s=(form.until_s or 0.0) - now_s,
                 min_power_limit_w=page.min_power_limit_w,
             )
-            told = sentence_of(held)
+            told = sentence_of_pin(held)
             yield escaped(f"{told[:1].upper()}{told[1:]}. It is held there until {until}, whatever its plan says.")
         case "release":
             yield _release_effect(page.run.energy, now_s, zone)

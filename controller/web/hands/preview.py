@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from controller.ports import PinPreview
+from controller.ports.orders import PinPreview
 from controller.web.live.site_state import RunState
 from publishers.messages.reports import ProfileEntry, RunEnergy
 
@@ -39,6 +39,8 @@ def preview_pin(
     if point is None or record is None:
         return seen
     slowdown_ratio, half_ratio = _slowdown_after(record, point, curve[-1], duration_s)
+    if schedule is not None and schedule.goal_by is not None:
+        slowdown_ratio = half_ratio = None  # the budget counts from an order on, the record from the beginning
     return PinPreview(
         power_limit_w=limit_w,
         n_gpus=n_gpus,

@@ -7,7 +7,7 @@ answered with a redirect to a page that tells the state. So all of it works with
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -56,6 +56,8 @@ SIGN_INS_PER_MIN: Final = 10.0
 MAX_ADDRESSES: Final = 1_024
 ANSWER_WAIT_S: Final = 3.0
 """A page about an order waits for so long for an answer, which comes within seconds as a rule [s]."""
+LOOK_S: Final = 5.0
+"""Between two looks at whether whoever reads a stream may do so still [s]."""
 MAX_BY: Final = 64
 OPEN: Final = frozenset({"health", "metrics", "static"})
 """Routes that never need a session."""
@@ -134,10 +136,11 @@ class Hands:
     def _guarding(self, route: Route) -> Callable[[web.Request, str], Awaitable[web.Response | Stream]]:
         async def handle(request: web.Request, client: str) -> web.Response | Stream:
             approach = self._exposure.approach_of(request)
-            if not approach.fault and (
-                await self._session(request, approach) is not None or await self._bearer(request, approach) is not None
-            ):
-                return await route.handle(request, client)
+            if not approach.fault and await self._may_read(request, approach):
+                answer = await route.handle(request, client)
+                if isinstance(answer, Stream) and answer.is_endless:
+                    return replace(answer, pieces=self._while_signed_in(answer.pieces, request, approach))
+                return answer
             if route.path.startswith(PROGRAMS):
                 detail = approach.fault or "reading needs a token: send it as Authorization: Bearer TOKEN, or sign in"
                 headers = {"WWW-Authenticate": 'Bearer realm="gridchase"'}
@@ -145,6 +148,27 @@ class Hands:
             return self._to_sign_in(request)
 
         return handle
+
+    async def _may_read(self, request: web.Request, approach: Approach) -> bool:
+        return await self._session(request, approach) is not None or await self._bearer(request, approach) is not None
+
+    async def _while_signed_in(
+        self, pieces: AsyncIterator[bytes], request: web.Request, approach: Approach
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what is sent, and end once the session has ended, or the token is not in the file any more."""
+        looked_s = self._monotonic_s()
+        try:
+            async for piece in pieces:
+                if self._monotonic_s() - looked_s >= LOOK_S:
+                    if not await self._may_read(request, approach):
+                        return
+                    looked_s = self._monotonic_s()
+                yield piece
+        except ProblemError:
+            return  # the file of tokens cannot be read in time
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
 
     def _route(self, name: str, method: str, path: str, handler: _Handler, limit: ConcurrencyLimit) -> Route:
         async def handle(request: web.Request, _client: str) -> web.Response:

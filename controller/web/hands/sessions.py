@@ -19,6 +19,8 @@ IDLE_S: Final = 3_600.0
 """And when it was not used for so long [s]."""
 MAX_SESSIONS: Final = 64
 """Of more, the one that was used longest ago ends."""
+MAX_OF_TOKEN: Final = 16
+"""Likewise of one token, so that nobody ends the sessions of all others."""
 _ID_BYTES: Final = 32
 
 
@@ -49,6 +51,9 @@ class Sessions:
 
     def begin(self, writer: Writer, name: str, token: bytes, now_s: float) -> str:
         """Return the id of a new session."""
+        own = [digest for digest, session in self._sessions.items() if session.token == token]
+        if len(own) >= MAX_OF_TOKEN:
+            del self._sessions[own[0]]
         session_id = new_id()
         session = Session(writer=writer, name=name, token=token, begun_s=now_s, used_s=now_s)
         self._sessions[_digest(session_id)] = session

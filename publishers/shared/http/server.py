@@ -293,7 +293,7 @@ class HttpServer:
     def _check_host(self, request: web.Request) -> None:
         """Reject requests to a foreign name on a loopback server (DNS rebinding); addresses need no name."""
         host = request.headers.get("Host")
-        if self.is_local and host is not None and not self._is_own_name(_name_in(host)):
+        if self.is_local and host is not None and not self._is_own_name(name_in(host)):
             detail = f"Host: {host[:80]!r} is not a name of this server: use 127.0.0.1, or localhost"
             raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_host", detail)
 
@@ -328,7 +328,7 @@ def _authority(origin: str) -> str:
         return ""
 
 
-def _name_in(host: str) -> str:
+def name_in(host: str) -> str:
     """Return a Host header without its port, and without the brackets of an IPv6 address."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".").lower()

@@ -8,7 +8,8 @@ from controller.accounting.run_ledger import RunLedger
 from controller.config import PlanConfig
 from controller.control.limit_control import DecisionInputs, LimitControl
 from controller.control.plan import PlanInputs
-from controller.ports import Goal, Pin, Target
+from controller.ports import Target
+from controller.ports.orders import Goal, Pin
 from policies.planning import Progress, SlowdownObjective
 from policies.vocabulary.profile import PowerProfile
 from tests.controller.control.control_bench import begin, interval, limit_control, plan_inputs, rate_per_s

@@ -10,7 +10,8 @@ from controller.config import PlanConfig
 from controller.control.curve_learning import Planned
 from controller.control.limit_control import CurveStart, DecisionInputs, LimitControl, clamped_w
 from controller.control.plan import PlanInputs
-from controller.ports import Pin, Target
+from controller.ports import Target
+from controller.ports.orders import Pin
 from policies.planning import Progress
 from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W

@@ -25,7 +25,7 @@ from controller.http.pins import (
     ReleaseRequest,
     pin_routes,
 )
-from controller.ports import GoalPreview, GoalState, PinPreview, PinState
+from controller.ports.orders import GoalPreview, GoalState, PinPreview, PinState
 from tests.controller.http.test_server import AIMED, KEY, PINNED, RUNNING, WELL, FakeGoals, FakePauses, FakePins
 
 ROOT = Path(__file__).parents[3]

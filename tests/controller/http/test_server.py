@@ -18,17 +18,8 @@ from controller.config import HttpConfig
 from controller.errors import OrderRefusedError, PauseRefusedError
 from controller.http.health import GpuSnapshot, Snapshot
 from controller.http.server import NodeServer
-from controller.ports import (
-    GoalPreview,
-    GoalState,
-    Hold,
-    LimitState,
-    PauseState,
-    PinOwner,
-    PinPreview,
-    PinState,
-    Sample,
-)
+from controller.ports import Hold, LimitState, Sample
+from controller.ports.orders import GoalPreview, GoalState, PauseState, PinOwner, PinPreview, PinState
 from publishers.messages.topics import RunKey
 from publishers.shared.http import own_token
 from tests.live.conftest import TIMEOUT_S, eventually

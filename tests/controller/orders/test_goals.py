@@ -12,9 +12,10 @@ import pytest
 
 from controller.control.gpu_group import GpuGroup
 from controller.errors import OrderRefusedError
-from controller.orders.goals import MAX_AHEAD_S, RunGoals
+from controller.orders.goals import RunGoals
 from controller.orders.standing import READ_BACK_S, content_of
-from controller.ports import Blocked, Goal, GoalPreview, GoalState, Hold
+from controller.ports import Blocked, Hold
+from controller.ports.orders import MAX_AHEAD_S, Goal, GoalPreview, GoalState
 from publishers.messages.topics import RunKey
 from tests.controller.control.control_bench import FULL, begin
 from tests.controller.messages import rank_status

@@ -11,7 +11,7 @@ import pytest
 
 from controller.errors import PauseRefusedError
 from controller.orders.pauses import BEGIN_TIMEOUT_S, LEASE_S, RunPauses
-from controller.ports import PauseState
+from controller.ports.orders import PauseState
 from controller.runtime.clock import NS_PER_S
 from publishers.messages.codec import decode
 from publishers.messages.reports import Command

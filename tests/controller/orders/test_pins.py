@@ -13,7 +13,8 @@ import pytest
 from controller.errors import OrderRefusedError
 from controller.orders.pins import RunPins
 from controller.orders.standing import ABSENT_S, READ_BACK_S, content_of
-from controller.ports import MAX_PIN_S, Hold, Pin, PinPreview, PinState, sentence_of
+from controller.ports import Hold
+from controller.ports.orders import MAX_PIN_S, Pin, PinPreview, PinState, sentence_of_pin
 from publishers.messages.topics import RunKey
 from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import RouterBench, limit_state
@@ -301,6 +302,19 @@ async def test_a_file_that_is_whole_pins(tmp_path: Path) -> None:
         assert bench.pins.pin_of(KEY) is not None
 
 
+async def test_of_two_pins_the_later_one_counts_when_the_clock_was_set_back_between_them(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pins.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
+        await bench.train(1)
+        now_s = bench.clock.now_s
+        bench.clock.now_s = lambda: now_s() - 600.0  # type: ignore[method-assign]
+        bench.pin(240.0, by="bob")
+        pin = bench.pins.pin_of(KEY)
+        assert pin is not None
+        assert pin.by == "bob"
+
+
 async def test_a_clock_that_is_set_back_makes_no_pin_longer_and_one_set_ahead_ends_it(tmp_path: Path) -> None:
     bench = PinBench(tmp_path)
     async with bench.training():
@@ -390,10 +404,10 @@ async def test_a_preview_changes_nothing_and_says_what_is_known(tmp_path: Path) 
 
 def test_the_sentence_says_by_how_much_the_budget_is_missed() -> None:
     seen = PinPreview(power_limit_w=205.0, n_gpus=1, speed_ratio=0.947, power_w=181.4, max_slowdown_ratio=1.05)
-    assert sentence_of(seen).endswith("draws 181 W; what that does to its time budget is not known yet")
+    assert sentence_of_pin(seen).endswith("draws 181 W; what that does to its time budget is not known yet")
     over = replace(seen, slowdown_ratio=1.062, slowdown_ci90_ratio=0.002)
-    assert sentence_of(over).endswith(
+    assert sentence_of_pin(over).endswith(
         "it will have been slower by between 6.0 and 6.4 %, over its budget of 5.0 % by 1.2 points"
     )
     within = replace(seen, slowdown_ratio=1.04, slowdown_ci90_ratio=0.002)
-    assert sentence_of(within).endswith("slower by between 3.8 and 4.2 %; its budget is 5.0 %")
+    assert sentence_of_pin(within).endswith("slower by between 3.8 and 4.2 %; its budget is 5.0 %")

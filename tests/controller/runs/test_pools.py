@@ -11,7 +11,7 @@ import pytest
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.errors import OrderRefusedError
 from controller.orders.pins import RunPins
-from controller.ports import Pin
+from controller.ports.orders import Pin
 from controller.runs.gpu_claims import Standing
 from controller.runs.router import Router
 from publishers.messages.codec import decode

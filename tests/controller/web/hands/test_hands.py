@@ -15,10 +15,11 @@ from controller.errors import ConfigError
 from controller.web.app import Site as WebSite
 from controller.web.config import WebConfig, WebSettings, load_web_config
 from controller.web.hands.exposure import NOT_SAID, UNKNOWN_PROXY
-from controller.web.hands.routes import ANSWER_WAIT_S, SIGN_INS_PER_MIN
+from controller.web.hands.routes import ANSWER_WAIT_S, LOOK_S, SIGN_INS_PER_MIN
 from controller.web.hands.sent_orders import ANSWER_S, PAUSE_ANSWER_S
 from controller.web.hands.sessions import IDLE_S, SESSION_S
 from controller.web.pages.layout import PAGES
+from controller.web.live.event_stream import HEARTBEAT_S
 from controller.web.routes import RENDERED_S
 from controller.web.store import SqliteStore
 from publishers.messages.codec import decode, encode
@@ -599,6 +600,20 @@ async def test_a_program_that_tries_too_often_waits(tmp_path: Path) -> None:
         assert browser.status == 200
 
 
+@pytest.mark.parametrize("is_bearer", [True, False])
+async def test_a_stream_ends_with_the_token_that_it_was_opened_with(tmp_path: Path, *, is_bearer: bool) -> None:
+    async with browsing(tmp_path, sign_in_to_read=True) as browser:
+        headers = {"Authorization": f"Bearer {ALICE}"} if is_bearer else {}
+        if not is_bearer:
+            await browser.sign_in(ALICE)
+        async with browser._client.get(f"{browser.url}/v1/events", headers=headers) as stream:
+            await asyncio.sleep(3 * LOOK_S)
+            assert not stream.content.at_eof()
+            browser.tokens.write_text(f"{OPERATOR}\n")
+            async with asyncio.timeout(LOOK_S + HEARTBEAT_S + 1):
+                assert b"event: values" in await stream.content.read()
+
+
 async def test_where_no_orders_are_taken_the_page_says_the_command(tmp_path: Path) -> None:
     async with browsing(tmp_path, orders=False) as browser:
         assert all("data-order" not in it for it in (await browser.get("/run/alice/resnet50/r1")).all("a"))
@@ -649,6 +664,7 @@ async def test_an_answer_that_the_broker_has_kept_is_to_no_order_of_now(tmp_path
         (["web.sign_in_to_read=true"], "web.sign_in_to_read = true: needs web.token_file"),
         (["web.token_file=/nowhere"], "web.token_file = '/nowhere': there is no such file"),
         (["web.tls_cert_file=/etc/hostname"], "web.tls_cert_file, web.tls_key_file: need each other"),
+        (["web.trusted_proxies=['0.0.0.0/0']"], "web.trusted_proxies: '0.0.0.0/0': trusts whoever asks"),
         (["web.trusted_proxies=['proxy']"], "web.trusted_proxies: 'proxy': must be an address"),
     ],
 )

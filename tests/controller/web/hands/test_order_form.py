@@ -118,6 +118,14 @@ def test_a_time_that_has_passed_is_refused(action: Action, name: str) -> None:
     assert faults == ["The time '2026-11-28T18:00' has passed."]
 
 
+@pytest.mark.parametrize("action", ["pause", "budget", "deadline", "exempt"])
+@pytest.mark.parametrize("text", ["+367d", "+3650000d", "9999-12-31T23:59-12:00"])
+def test_a_time_that_no_order_reaches_is_refused(action: Action, text: str) -> None:
+    assert read({"slower": "8", "until": text, "at": text, "why": WHY}, action)[1] == [
+        f"The time {text!r} is more than 366 days ahead."
+    ]
+
+
 @given(
     fields=st.dictionaries(st.sampled_from(["limit", "until", "why", "slower", "at"]), st.text()),
     action=st.sampled_from(ACTIONS),

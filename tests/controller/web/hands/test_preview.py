@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from controller.ports import sentence_of
+from controller.ports.orders import sentence_of_pin
 from controller.web.hands.preview import expected_ends, known_curve, preview_pin
 from controller.web.live.site_state import RunState
 from publishers.messages.topics import RunKey
@@ -32,7 +32,7 @@ def test_a_pin_is_what_the_books_will_count() -> None:
     assert seen.slowdown_ratio == pytest.approx(4 * HOUR_S / work_s)
     assert seen.slowdown_ci90_ratio is not None
     assert 0 < seen.slowdown_ci90_ratio < 0.01
-    assert sentence_of(seen) == (
+    assert sentence_of_pin(seen) == (
         "at 200 W this run goes at 77.8 % of full speed and its 2 GPUs draw 360 W; when the pin ends, it will have been"
         " slower by between 14.1 and 14.6 %, over its budget of 5.0 % by 9.4 points"
     )
@@ -55,7 +55,15 @@ def test_a_pin_is_never_above_the_prior_limit_nor_below_what_the_gpus_take(asked
 def test_without_evidence_nothing_is_said_of_the_budget(saved_ratio: float | None, ci: float | None) -> None:
     seen = preview_pin(run(saved_ratio=saved_ratio, ci=ci), power_limit_w=200.0, duration_s=HOUR_S)
     assert seen.slowdown_ratio is None
-    assert sentence_of(seen).endswith("draw 360 W; what that does to its time budget is not known yet")
+    assert sentence_of_pin(seen).endswith("draw 360 W; what that does to its time budget is not known yet")
+
+
+def test_a_record_of_the_whole_run_says_nothing_of_a_budget_that_an_order_has_begun() -> None:
+    state = run()
+    assert state.schedule is not None
+    state.schedule = msgspec.structs.replace(state.schedule, goal_by="ada")
+    seen = preview_pin(state, power_limit_w=200.0, duration_s=HOUR_S)
+    assert sentence_of_pin(seen).endswith("what that does to its time budget is not known yet")
 
 
 def test_full_speed_is_known_where_the_curve_ends_at_the_prior_limit_alone() -> None:

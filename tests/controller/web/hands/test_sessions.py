@@ -6,8 +6,8 @@ from publishers.shared.http.write_access import Writer
 ADA = Writer("ada", "ada")
 
 
-def begin(sessions: Sessions, now_s: float = 0.0) -> str:
-    return sessions.begin(ADA, "ada", b"digest", now_s)
+def begin(sessions: Sessions, now_s: float = 0.0, *, token: bytes = b"digest") -> str:
+    return sessions.begin(ADA, "ada", token, now_s)
 
 
 def test_a_session_ends_when_it_is_not_used() -> None:
@@ -32,10 +32,20 @@ def test_of_too_many_sessions_the_one_that_was_used_longest_ago_ends() -> None:
     sessions = Sessions()
     first, second = begin(sessions), begin(sessions)
     assert sessions.find(first, 1.0) is not None
-    for _ in range(MAX_SESSIONS - 1):
-        begin(sessions, 2.0)
+    for number in range(MAX_SESSIONS - 1):
+        begin(sessions, 2.0, token=b"%d" % number)
     assert sessions.find(second, 3.0) is None
     assert sessions.find(first, 3.0) is not None
+
+
+def test_a_token_that_signs_in_without_end_ends_its_own_sessions_alone() -> None:
+    sessions = Sessions()
+    of_another, first = begin(sessions, token=b"another"), begin(sessions)
+    for _ in range(2 * MAX_SESSIONS):
+        last = begin(sessions, 1.0)
+    assert sessions.find(first, 2.0) is None
+    assert sessions.find(of_another, 2.0) is not None
+    assert sessions.find(last, 2.0) is not None
 
 
 def test_ids_are_long_and_no_two_are_the_same_and_none_is_kept() -> None:
