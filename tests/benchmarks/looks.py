@@ -459,7 +459,9 @@ def main() -> None:
     """Print the page; with `--write` into `looks.md`, too."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_write(parser, TABLE)
-    parser.add_argument("--runs", type=int, default=4, help="runs of six hours of each job; four times as many of a day")
+    parser.add_argument(
+        "--runs", type=int, default=4, help="runs of six hours of each job; four times as many of a day"
+    )
     parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout whose code is told beside this one's")
     parser.add_argument("--before-name", default="another checkout", help="what the page calls it")
     parser.add_argument("--processes", type=int, default=2)
