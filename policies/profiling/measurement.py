@@ -403,11 +403,14 @@ def _power(window: Window) -> tuple[float, float]:
     """Return the power [W] and its standard error as a ratio: by the counter, and by instants where these help."""
     interpolated, instants = _interpolated(window), _instants(window)
     power_w, error_ratio = interpolated or _slope(window)
-    if instants is None:
+    if instants is None or power_w <= 0:
         return power_w, error_ratio
     if interpolated is None:
         error_ratio = math.hypot(error_ratio, UNKNOWN_STEP_S / math.sqrt(6) / window.active_s)
     instant_w, instant_error_ratio = instants
+    # Iterations of nearly 100 ms show each instant the same part of them: off by what the counter's error is too small for.
+    off_ratio2 = (instant_w / power_w - 1) ** 2 - error_ratio**2
+    instant_error_ratio = max(instant_error_ratio, math.sqrt(max(off_ratio2, 0.0)))
     share = error_ratio**2 / (error_ratio**2 + instant_error_ratio**2)
     return power_w + share * (instant_w - power_w), error_ratio * math.sqrt(1 - share)
 

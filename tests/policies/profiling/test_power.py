@@ -123,6 +123,21 @@ def test_where_one_reading_does_not_know_what_is_not_counted_the_slope_is_taken(
     assert powers_w[1] == powers_w[2] != powers_w[0]
 
 
+@pytest.mark.parametrize("duration_s", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("off_ratio", [-0.2, 0.03, 0.1])
+def test_instants_that_all_show_one_part_of_an_iteration_do_not_shift_the_power(
+    duration_s: float, off_ratio: float
+) -> None:
+    """Those of iterations that take nearly as long as it is from one instant to the next."""
+    windows = [Meters(seed, instant_noise_ratio=0.0).window(duration_s) for seed in range(150)]
+    shown_ratio = 1 + off_ratio
+    off, errors = powers_of(
+        replace(each, instants_w=shown_ratio * each.instants_w, instants_w2=shown_ratio**2 * each.instants_w2)
+        for each in windows
+    )
+    assert np.mean(np.abs(off) <= 1.645 * errors) > 0.86
+
+
 def test_instants_that_do_not_scatter_are_believed_to_a_percent() -> None:
     """A driver that repeats a mean of the last second as if it were new each time would else count for everything."""
     window = Meters(1, instant_noise_ratio=0.0).window(1.0)
