@@ -227,6 +227,11 @@ async def test_a_preview_says_what_will_be_and_changes_nothing(tmp_path: Path) -
         assert seen.sentence.startswith(f"with a time budget of 20 % from now on its limit goes from {now_w:g} to ")
         late = bench.goals.preview(KEY, deadline_s=bench.clock.now_s() + 3_600)
         assert "(length of the run unknown; no plan)" in late.sentence
+        bench.pin(180.0)
+        await bench.train(1)
+        pinned = bench.goals.preview(KEY, max_slowdown_ratio=1.2).sentence
+        assert "goes from" not in pinned
+        assert ", after its pin" in pinned
 
 
 async def test_an_exempt_run_has_its_prior_limit_until_its_time(tmp_path: Path) -> None:
