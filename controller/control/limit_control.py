@@ -293,7 +293,11 @@ class LimitControl:
         now = None if present is None else self.schedule(present)
         if then is None:
             return GoalPreview()
-        first = then.entries[0]
+        first, end_s = then.entries[0], then.expected_end_s
+        if self.pin is not None or (goal.until_s is not None and (end_s is None or end_s > goal.until_s)):
+            then = msgspec.structs.replace(  # it is of another goal, too
+                then, expected_end_s=None, expected_slowdown_ratio=None, expected_slowdown_ci90_ratio=None
+            )
         return GoalPreview(
             planned_power_limit_w=first.power_limit_w,
             second_power_limit_w=first.second_power_limit_w,

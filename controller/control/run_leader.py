@@ -117,6 +117,7 @@ class RunLeader:
         self._published: tuple[object, ...] = ()
         self._scheduled: MadePlan | None = None
         self._scheduled_s = -math.inf
+        self._scheduled_goal: Goal | None = None
         self._asking: Target | None = None
         self._broadcast = PlanBroadcast(run, reporter=reporter)
         self.limits = LimitControl(
@@ -306,9 +307,11 @@ class RunLeader:
             self._scheduled = None
             self._reporter.publish_schedule(None)
         elif made is not before and (
-            before is None or before.objective != made.objective or abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S
+            before is None
+            or self.limits.goal != self._scheduled_goal
+            or abs(now_s - self._scheduled_s) >= SCHEDULE_PERIOD_S
         ):
-            self._scheduled, self._scheduled_s = made, now_s
+            self._scheduled, self._scheduled_s, self._scheduled_goal = made, now_s, self.limits.goal
             try:
                 schedule = self.limits.schedule(made, self._evidence(made))
             except Exception:  # what is told must not end what acts

@@ -331,6 +331,7 @@ class GoalPreview:
         reason, planned_reason: the reason codes of the limits now, and then.
         expected_end_s, planned_end_s: when the run will have ended, by the plan now, and then [Unix s].
         planned_slowdown_ratio: how many times as long as at full speed it will have been active from now to its end.
+            Neither is known where the goal ends before, or begins after a pin.
         planned_slowdown_ci90_ratio: the half-width of its 90 % interval.
         sentence: all of this, in words.
     """
@@ -378,18 +379,23 @@ def sentence_of_goal(goal: Goal, seen: GoalPreview) -> str:
     >>> seen = GoalPreview(power_limit_w=240.0, planned_power_limit_w=205.0, speed_ratio=0.93)
     >>> sentence_of_goal(goal, seen)
     'with a time budget of 8 % from now on its limit goes from 240 to 205 W, to 93.0 % of full speed'
+    >>> sentence_of_goal(goal, GoalPreview(reason="pinned", planned_power_limit_w=205.0, speed_ratio=0.93))
+    'with a time budget of 8 % from now on its limit will be 205 W, to 93.0 % of full speed, after its pin'
     >>> sentence_of_goal(goal, GoalPreview())
     'with a time budget of 8 % from now on: it has no curve yet, so that nothing is known of its limit'
     """
     words = f"with {goal.words}" + (" from now on" if goal.max_slowdown_ratio is not None else "")
     if seen.planned_power_limit_w is None or seen.speed_ratio is None:
         return f"{words}: it has no curve yet, so that nothing is known of its limit"
-    change = f"goes from {seen.power_limit_w:g} to" if seen.power_limit_w is not None else "will be"
+    is_pinned = seen.reason == "pinned"
+    change = "will be" if is_pinned or seen.power_limit_w is None else f"goes from {seen.power_limit_w:g} to"
     second = "" if seen.second_power_limit_w is None else f" and {seen.second_power_limit_w:g}"
     limits = f"{seen.planned_power_limit_w:g}{second} W"
     told = f"{words} its limit {change} {limits}, to {100 * seen.speed_ratio:.1f} % of full speed"
     if seen.planned_reason in SHORT_REASONS:
         told += f" ({SHORT_REASONS[seen.planned_reason]})"
+    if is_pinned:
+        told += ", after its pin"
     if seen.planned_end_s is not None:
         before = "" if seen.expected_end_s is None else f" instead of {moment(seen.expected_end_s)}"
         told += f"; it is expected to end at {moment(seen.planned_end_s)}{before}"

@@ -173,3 +173,15 @@ def test_a_preview_of_a_goal_changes_nothing_and_says_what_the_plan_does_then() 
     assert (told.entries[0].power_limit_w, told.max_slowdown_ratio) == (seen.planned_power_limit_w, 1.06)
     assert seen.speed_ratio == pytest.approx(told.entries[0].speed_ratio)
     assert begin(limit_control()).preview_goal(BUDGET, plan_inputs()).planned_power_limit_w is None
+
+
+def test_a_preview_says_no_end_of_a_run_that_another_goal_or_a_pin_decides_on_too() -> None:
+    bench = planned()
+    bench.train(600)
+    ends_s = bench.run.preview_goal(BUDGET, bench.inputs).planned_end_s
+    assert ends_s is not None
+    for until_s, is_known in ((ends_s + 60, True), (ends_s - 60, False)):
+        seen = bench.run.preview_goal(replace(BUDGET, until_s=until_s), bench.inputs)
+        assert (seen.planned_end_s is not None, seen.planned_power_limit_w is not None) == (is_known, True)
+    bench.train(60, pin=PIN)
+    assert bench.run.preview_goal(BUDGET, bench.inputs).planned_end_s is None

@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+from controller.control.curve_learning import Planned
 from controller.control.gpu_group import GpuGroup
 from controller.errors import OrderRefusedError
 from controller.orders.goals import RunGoals
 from controller.orders.standing import READ_BACK_S, content_of
 from controller.ports import Blocked, Hold
 from controller.ports.orders import MAX_AHEAD_S, Goal, GoalPreview, GoalState
+from publishers.messages.codec import decode
+from publishers.messages.reports import RunSchedule
 from publishers.messages.topics import RunKey
 from tests.controller.control.control_bench import FULL, begin
 from tests.controller.messages import rank_status
 from tests.controller.orders.test_pins import PinBench
-from tests.controller.runs.router_bench import limit_state
+from tests.controller.runs.router_bench import TOPICS, limit_state
 from tests.fakes import KEY, MIDNIGHT_S, LoopClock
 
 WHY = "a demo at two"
@@ -112,6 +115,20 @@ async def test_the_later_goal_counts_and_both_are_logged(tmp_path: Path, caplog:
     assert (
         "a deadline at 2023-11-16 00:00 UTC by bob: tomorrow; it replaces: a time budget of 20 % by ada" in caplog.text
     )
+
+
+async def test_the_schedule_says_at_once_who_has_set_a_goal_also_where_it_is_the_same(tmp_path: Path) -> None:
+    bench = GoalBench(tmp_path)
+    async with bench.training():
+        limits = bench.training_run()._leader.limits
+        assert isinstance(limits.state, Planned)
+        limits.state = replace(limits.state, settings=replace(limits.state.settings, n_blocks=0))  # nothing to try out
+        await bench.train(2)
+        for by in ("ada", "bob"):
+            bench.aim(by=by)
+            await bench.train(2)
+            told = decode(bench.bus.payloads(TOPICS.run(KEY, "schedule"))[-1], RunSchedule)
+            assert (told.goal_by, told.max_slowdown_ratio) == (by, 1.2)
 
 
 async def test_a_goal_goes_on_after_a_restart_and_ends_with_its_run(tmp_path: Path) -> None:
@@ -210,6 +227,11 @@ async def test_a_preview_says_what_will_be_and_changes_nothing(tmp_path: Path) -
         assert seen.sentence.startswith(f"with a time budget of 20 % from now on its limit goes from {now_w:g} to ")
         late = bench.goals.preview(KEY, deadline_s=bench.clock.now_s() + 3_600)
         assert "(length of the run unknown; no plan)" in late.sentence
+        bench.pin(180.0)
+        await bench.train(1)
+        pinned = bench.goals.preview(KEY, max_slowdown_ratio=1.2).sentence
+        assert "goes from" not in pinned
+        assert ", after its pin" in pinned
 
 
 async def test_an_exempt_run_has_its_prior_limit_until_its_time(tmp_path: Path) -> None:

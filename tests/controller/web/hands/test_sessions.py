@@ -41,10 +41,10 @@ def test_of_too_many_sessions_the_one_that_was_used_longest_ago_ends() -> None:
 def test_a_token_that_signs_in_without_end_ends_its_own_sessions_alone() -> None:
     sessions = Sessions()
     of_another, first = begin(sessions, token=b"another"), begin(sessions)
-    last = [begin(sessions, 1.0) for _ in range(2 * MAX_SESSIONS)][-1]
+    ids = [begin(sessions, 1.0) for _ in range(2 * MAX_SESSIONS)]
     assert sessions.find(first, 2.0) is None
     assert sessions.find(of_another, 2.0) is not None
-    assert sessions.find(last, 2.0) is not None
+    assert sessions.find(ids[-1], 2.0) is not None
 
 
 def test_ids_are_long_and_no_two_are_the_same_and_none_is_kept() -> None:
