@@ -68,8 +68,8 @@ MAX_PAUSE_S: Final = 60.0
 WANDER_RATIO: Final = 0.001
 ONE_SIDED_WANDER_RATIO: Final = 0.003
 """What is left of a job's wandering in a pair with two sides, and with one (standard deviations), in looks of `TOP_S`;
-it shrinks with the root of their length. It holds before pairs of the same limits have shown by their own scatter what it
-is."""
+it shrinks with the root of their length. It holds before pairs of the same limits have shown by their own scatter what
+it is."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
 MIN_CLIPPED: Final = 4
