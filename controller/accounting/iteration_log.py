@@ -83,51 +83,74 @@ class WorkScale:
     """How many iterations of mean work an iteration of one rank counts as: its work over the mean of the first ones.
 
     The mean is fixed once, so that rates keep their scale. Until then, and where work is not told any more, each counts
-    as one.
+    as one; so it does where the times of the first iterations do not follow their work, as where all are padded to one
+    length: by work these would scatter more than as they are.
 
     Args:
-        work_per_iteration: the mean, where it is known.
+        mean: the mean work, where it is known.
+        sets_times: whether the work of this rank alone says how long its iterations take. Where the mean is known,
+            a former log has looked at that.
 
     Attributes:
-        work_per_iteration: the mean; None: iterations are counted.
+        mean: the mean work of an iteration; None: it is not known.
         is_uneven: whether the first iterations differed in work.
-        has_stopped: whether work is not told any more.
+        follows_times: whether they took as long as their work says.
+        has_stopped: whether work does not count any more.
     """
 
-    def __init__(self, work_per_iteration: float | None = None) -> None:
-        self.work_per_iteration = work_per_iteration
+    def __init__(self, mean: float | None = None, *, sets_times: bool = True) -> None:
+        self.mean = mean
         self.is_uneven = self.has_stopped = False
-        self._first: list[float] = []
+        self.follows_times = True
+        self._is_doubted = sets_times and mean is None
+        self._first: list[tuple[float, float]] = []
         self._n_unknown = 0
+
+    @property
+    def work_per_iteration(self) -> float | None:
+        """Return the mean by which iterations are counted; None: each counts as one."""
+        return None if self.has_stopped else self.mean
 
     @property
     def is_awaited(self) -> bool:
         """Return whether work is told, and its mean not known yet."""
-        return self.work_per_iteration is None and bool(self._first) and not self.has_stopped
+        return self.mean is None and bool(self._first) and not self.has_stopped
 
-    def n_mean(self, work: Values | None, n: int) -> Values | None:
-        """Return how many of mean work each of `n` iterations counts as, given their work; None: each as one."""
+    def n_mean(self, work: Values | None, times_s: Values) -> Values | None:
+        """Return how many of mean work iterations count as, given their work and times [s]; None: each as one."""
         if self.has_stopped:
             return None
-        mean = self.work_per_iteration
+        n, mean = len(times_s), self.mean
         known = np.flatnonzero(np.isfinite(work)) if work is not None else np.empty(0, dtype=np.intp)
         self._n_unknown = n - 1 - int(known[-1]) if len(known) else self._n_unknown + n
         if work is not None and len(known) and len(self._first) < MEAN_ITERATIONS:
-            self._learn(work[known])
+            self._learn(work[known], times_s[known])
         if self._n_unknown >= MEAN_ITERATIONS and (mean is not None or self._first):
-            self.work_per_iteration, self.has_stopped = None, True
-        if work is None or mean is None:
+            self.has_stopped = True
+        if work is None or mean is None or self.has_stopped:
             return None
         n_mean = work / mean
         is_plausible = (n_mean <= MOST_MEAN_ITERATIONS) & (n_mean >= 1 / MOST_MEAN_ITERATIONS)
         return np.where(is_plausible, n_mean, 1.0)
 
-    def _learn(self, work: Values) -> None:
-        self._first += work.tolist()
+    def iterations_of(self, total_work: float | None) -> int | None:
+        """Return how many iterations of mean work that is; None: it is not known."""
+        return None if total_work is None or self.mean is None else round(total_work / self.mean)
+
+    def _learn(self, work: Values, times_s: Values) -> None:
+        self._first += zip(work.tolist(), times_s.tolist(), strict=True)
         if len(self._first) >= MEAN_ITERATIONS:
-            first = np.array(self._first)
+            first, first_s = np.array(self._first).T
+            self.mean = self.mean or float(first.mean())
             self.is_uneven = float(first.std()) > EVEN_RATIO * float(first.mean())
-            self.work_per_iteration = self.work_per_iteration or float(first.mean())
+            self.follows_times = not (self._is_doubted and self.is_uneven) or _follow(first_s, first)
+            self.has_stopped = not self.follows_times
+
+
+def _follow(times_s: Values, work: Values) -> bool:
+    """Return whether times per work differ less from one iteration to the next than the times do, in the median."""
+    times_log = np.diff(np.log(np.maximum(times_s, 1 / NS_PER_S)))
+    return bool(np.median(np.abs(times_log - np.diff(np.log(work)))) < np.median(np.abs(times_log)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +349,7 @@ class IterationLog:
         """What another process goes on with, until it has done something itself."""
         self.rhythm = RhythmTracker()
         self._trusts_requests = True
-        self.work = WorkScale(None if before is None else before.work_per_iteration)
+        self.work = WorkScale(None if before is None else before.work_per_iteration, sets_times=is_alone)
         self.n_more = 0.0 if before is None else before.n_more
         self._is_alone, self._is_by_work = is_alone, False
         if before is not None:
@@ -438,7 +461,8 @@ class IterationLog:
             self.n_rejected += 1
             return False
         self._last_seq = message.seq
-        n_mean = self.work.n_mean(work_of(message), len(ends_ns))
+        times_s = np.diff(ends_ns, prepend=message.begin_ns) / NS_PER_S
+        n_mean = self.work.n_mean(work_of(message), times_s)
         marks = marks.counted_as(n_mean, is_by_work=self._judges_by_work)
         suspended = None
         if message.begin_ns < self._resumed_ns and self.n_iterations:

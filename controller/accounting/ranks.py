@@ -292,7 +292,10 @@ class Ranks:
         """Return how many there will be in all, counted as `n_done` is; None: it is not known."""
         slowest, status = self.slowest, self.status
         if self.work_per_iteration is None or isinstance(slowest, PooledLog):
-            total = slowest.total_iterations(status.total_iterations)
+            announced = status.total_iterations
+            if announced is None and isinstance(slowest, IterationLog):
+                announced = slowest.work.iterations_of(status.total_work)
+            total = slowest.total_iterations(announced)
             return None if total is None else total * self._mean_ratio
         logs = [(rank.log, rank.status) for rank in self.members.values() if rank.log in self.logs]
         totals = [(log.work_per_iteration or 0.0, log.n_in_all(status)) for log, status in logs]
@@ -427,9 +430,9 @@ class Ranks:
         )
         if silent and is_expected and not self._has_told_no_work:
             self._has_told_no_work = True
-            _LOGGER.warning(
-                "%s: rank %d does not tell the work of its iterations: counting these", self.name, silent[0]
-            )
+            is_told = not logs[silent[0]].work.follows_times
+            why = "takes as long whatever the work is that it tells" if is_told else "does not tell the work"
+            _LOGGER.warning("%s: rank %d %s of its iterations: counting these", self.name, silent[0], why)
 
     def have_gathered(self, now_s: float) -> bool:
         """Return whether every rank that is to come has come, and iterates."""

@@ -207,7 +207,7 @@ class NvmlGpu:
         self._board = board
         self._thread = thread
         self._meter_thread = DriverThread(board.uuid)
-        """To read an energy counter may take 100 ms, for which no limit waits."""
+        """No limit waits for an energy counter: to read it may take 100 ms, or for ever."""
         self._read_timeout_s = read_timeout_s
         self._write_timeout_s = write_timeout_s
 
@@ -232,7 +232,6 @@ class NvmlGpu:
             GpuPermissionError: this process may not write.
         """
         board = self._board
-        self._meter_thread.reject_when_stuck("set_power_limit")
         await self._thread.call(
             "set_power_limit", lambda: calls.set_power_limit(board, power_limit_w), timeout_s=self._write_timeout_s
         )
@@ -266,10 +265,10 @@ class NvmlGpu:
         self._meter_thread.close()
 
     async def _read(self, operation: str, read: Callable[[calls.Handle], T], *, is_of_meters: bool = False) -> T:
-        board, thread, other = self._board, self._thread, self._meter_thread
+        board, thread = self._board, self._thread
         if is_of_meters:
-            thread, other = other, thread
-        other.reject_when_stuck(operation)
+            thread.reject_when_stuck(operation)
+            thread = self._meter_thread
         return await thread.call(
             operation,
             lambda: calls.translate_errors(board.uuid, operation, lambda: read(board.handle)),

@@ -232,6 +232,32 @@ def test_a_rank_that_stops_to_tell_work_is_counted_by_iterations_from_then_on(ca
     assert (rank.log.n_mean - before, rank.log.work_per_iteration) == (80, None), "for good"
 
 
+def padded_run(n_short: int = 0, **announced: object) -> Ranks:
+    """Return a run whose steps take a second, however many tokens they have; some at the end have few."""
+    run = Ranks(name="gpt/run-1", lease_s=60.0)
+    run.on_status(0, rank_status(work_unit="tokens", **announced), now_s=0.0)
+    work = lengths()
+    work[N - n_short :] *= 0.05
+    Rank(run.members[0].log).train(work, times_s=np.random.default_rng(1).normal(1.0, 0.002, N))
+    run.expire(51.0)
+    return run
+
+
+def test_work_that_times_do_not_follow_does_not_count_which_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Sequences that are padded to one length take as long, however many of their tokens are told."""
+    run = padded_run(n_short=3)
+    run.expire(52.0)
+    assert (run.work_per_iteration, run.n_done, run.awaits_work) == (None, N, False)
+    assert np.std(run.slowest.iteration_times_s(0, LATE_NS, at_most=N)) < 0.003
+    assert run.slowest.running_s == pytest.approx(N, rel=1e-3), "few tokens in as much time are no pause"
+    assert caplog.text.count("rank 0 takes as long whatever the work is that it tells of its iterations") == 1
+
+
+def test_the_length_of_a_run_is_known_by_work_that_times_do_not_follow() -> None:
+    assert padded_run(total_work=1_000 * TOKENS).n_in_all() == pytest.approx(1_000)
+    assert padded_run(total_work=1_000 * TOKENS, total_iterations=900).n_in_all() == 900
+
+
 def test_the_length_of_a_run_is_told_in_work() -> None:
     run = ranks_of(lengths(), 3 * lengths(), announce=[{"total_work": 1e6}, {"total_work": 3e6}])
     assert run.n_in_all() == pytest.approx(1_000)

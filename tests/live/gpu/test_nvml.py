@@ -411,18 +411,36 @@ def released(nvml_in_process: StubMachine) -> Iterator[StubMachine]:
 
 async def test_a_hanging_gpu_is_suspect_and_gets_no_calls_until_it_answers(released: StubMachine) -> None:
     stub = released.gpu()
+    async with opened(write_timeout_s=STARTED_S) as (gpu,):
+        stub.hang(SET, LONG_HANG_MS)
+        await _suspect_write(gpu)
+        assert gpu.is_suspect
+        n_read = stub.calls(ENERGY)
+        for call in (gpu.set_power_limit(150.0), gpu.read_sample()):
+            with pytest.raises(GpuSuspectError, match="not sent: set_power_limit has not returned"):
+                await call
+        assert (stub.set_calls, stub.calls(ENERGY)) == (1, n_read)
+        stub.hang(SET, 0)
+        await _until_answering(gpu)
+        await gpu.set_power_limit(160.0)
+    assert stub.requested_power_limit_w == 160.0
+
+
+async def test_a_meter_that_hangs_is_read_no_more_and_keeps_no_limit_from_being_set(released: StubMachine) -> None:
+    stub = released.gpu()
     async with opened(read_timeout_s=STARTED_S) as (gpu,):
-        stub.hang(POWER, LONG_HANG_MS)
+        stub.hang(ENERGY, LONG_HANG_MS)
         with pytest.raises(GpuSuspectError, match="no answer in 1 s"):
             await gpu.read_sample()
-        assert gpu.is_suspect
+        n_read = stub.calls(ENERGY)
         with pytest.raises(GpuSuspectError, match="not sent: read_sample has not returned"):
-            await gpu.set_power_limit(150.0)
-        assert stub.set_calls == 0
-        stub.hang(POWER, 0)
-        await _until_answering(gpu)
+            await gpu.read_sample()
+        assert (gpu.is_suspect, stub.calls(ENERGY)) == (True, n_read)
         await gpu.set_power_limit(150.0)
-    assert stub.requested_power_limit_w == 150.0
+        assert (await gpu.read_limit()).requested_power_limit_w == 150.0
+        stub.hang(ENERGY, 0)
+        await _until_answering(gpu)
+        assert (await gpu.read_sample()).energy_j is not None
 
 
 async def test_a_slow_reading_of_the_energy_counter_delays_no_limit(released: StubMachine) -> None:
