@@ -32,10 +32,10 @@ from controller.web.hands.pages import (
     render_signed_in,
     sent_path,
 )
+from controller.web.hands.preview import min_power_limit_w
 from controller.web.hands.sent_orders import SentOrders
 from controller.web.hands.sessions import SESSION_S, Session, Sessions, new_id
 from controller.web.live.site_state import RunState, SiteState
-from controller.web.pages.gpus import gpu_views
 from controller.web.pages.overview import running_runs
 from controller.web.pages.words import order_path, run_path
 from controller.web.serving import page_response, zone_of
@@ -280,7 +280,7 @@ class Hands:
             faults=faults,
             form=form,
             hidden={"correlation": correlation, "code": code},
-            min_power_limit_w=self._min_power_limit_w(key),
+            min_power_limit_w=min_power_limit_w(self._state, key, now_s),
         )
         return page_response(request, render_order(page, now_s=now_s, zone=zone))
 
@@ -333,16 +333,6 @@ class Hands:
         if run is None:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"No run {key} goes on.", ("/runs", "All runs"))
         return run
-
-    def _min_power_limit_w(self, key: RunKey) -> float:
-        """Return the lowest limit that the GPUs of a job may have [W]; 0: not known."""
-        described = [
-            self._state.description_of(view.key)
-            for view in gpu_views(self._state, self._clock.now_s())
-            if view.job == key.job
-        ]
-        limits_w = [each.min_power_limit_w for each in described if each is not None]
-        return max((limit_w for limit_w in limits_w if limit_w is not None), default=0.0)
 
     # Who asks.
 
