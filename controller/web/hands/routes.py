@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from aiohttp import web
 
+from controller.ports.orders import ORDERS_PER_MIN
 from controller.runtime.clock import NS_PER_S, Clock
 from controller.web.config import WebSettings
 from controller.web.hands.exposure import NOT_ENCRYPTED, Approach, Exposure
@@ -54,6 +55,8 @@ MAX_BODY_BYTES: Final = 4_096
 SIGN_INS_PER_MIN: Final = 10.0
 """Of one address."""
 MAX_ADDRESSES: Final = 1_024
+MAX_ORDERED: Final = 1_024
+"""Runs whose orders are counted."""
 ANSWER_WAIT_S: Final = 3.0
 """A page about an order waits for so long for an answer, which comes within seconds as a rule [s]."""
 LOOK_S: Final = 5.0
@@ -68,6 +71,7 @@ _THEN: Final = re.compile(r"/(?![/\\])[A-Za-z0-9._~%/?=&+:-]{0,1000}\Z")
 _COOKIE: Final = "gridchase-session"
 
 _LOGGER = logging.getLogger(__name__)
+Counted = TypeVar("Counted")
 _Handler = Callable[[web.Request, Approach], Awaitable[web.Response]]
 
 
@@ -98,6 +102,7 @@ class Hands:
         self._exposure = Exposure(settings.trusted_proxies)
         self._sessions = Sessions()
         self._attempts: RecentDict[str, TokenBucket] = RecentDict(MAX_ADDRESSES)
+        self._ordered: RecentDict[RunKey, TokenBucket] = RecentDict(MAX_ORDERED)
         self._log = LogLimiter(self._monotonic_s)
         if settings.orders and not (settings.tls_cert_file or settings.trusted_proxies or _is_local(settings.host)):
             _LOGGER.warning(
@@ -217,14 +222,7 @@ class Hands:
         return response
 
     async def _sign_in(self, request: web.Request, approach: Approach) -> web.Response:
-        bucket = self._attempts.get(approach.address)
-        if bucket is None:
-            bucket = TokenBucket(SIGN_INS_PER_MIN / 60.0, self._monotonic_s(), burst_s=60.0)
-            self._attempts[approach.address] = bucket
-        if not bucket.take(self._monotonic_s()):
-            detail = f"more than {SIGN_INS_PER_MIN:g} sign-ins a minute from one address: try again in a minute"
-            status = HTTPStatus.TOO_MANY_REQUESTS
-            raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
+        self._count(self._attempts, approach.address, SIGN_INS_PER_MIN, "sign-ins a minute from one address")
         fields = await self._read(request)
         self._check(fields, self._session_id(request, approach), SIGN_IN)
         token, then, name = (
@@ -299,6 +297,8 @@ class Hands:
         sent = cast("SentOrders", self._sent)
         if form is None or not is_name(correlation):
             raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, " ".join(faults), (order_path(key, action), "Back"))
+        if sent.find(correlation) is None:  # the node would not hear it, and nobody would say so
+            self._count(self._ordered, key, ORDERS_PER_MIN, "orders a minute about one run")
         order = form.order(by=session.name, correlation=correlation, now_s=now_s)
         if not sent.send(key, order, address=approach.address):
             raise unavailable("no_broker", "the broker is away, nothing was ordered: try again")
@@ -338,6 +338,16 @@ class Hands:
 
     def _monotonic_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
+
+    def _count(self, buckets: RecentDict[Counted, TokenBucket], of: Counted, per_min: float, what: str) -> None:
+        """Refuse what is more than there may be in a minute."""
+        bucket = buckets.get(of)
+        if bucket is None:
+            bucket = buckets[of] = TokenBucket(per_min / 60.0, self._monotonic_s(), burst_s=60.0)
+        if not bucket.take(self._monotonic_s()):
+            detail = f"more than {per_min:g} {what}: try again in a minute"
+            status = HTTPStatus.TOO_MANY_REQUESTS
+            raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
 
     def _session_id(self, request: web.Request, approach: Approach) -> str:
         found = re.search(
