@@ -339,13 +339,13 @@ class Hands:
     def _monotonic_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
-    def _count(self, buckets: RecentDict[Counted, TokenBucket], of: Counted, per_min: float, what: str) -> None:
+    def _count(self, buckets: RecentDict[Counted, TokenBucket], of: Counted, most_per_min: float, what: str) -> None:
         """Refuse what is more than there may be in a minute."""
         bucket = buckets.get(of)
         if bucket is None:
-            bucket = buckets[of] = TokenBucket(per_min / 60.0, self._monotonic_s(), burst_s=60.0)
+            bucket = buckets[of] = TokenBucket(most_per_min / 60.0, self._monotonic_s(), burst_s=60.0)
         if not bucket.take(self._monotonic_s()):
-            detail = f"more than {per_min:g} {what}: try again in a minute"
+            detail = f"more than {most_per_min:g} {what}: try again in a minute"
             status = HTTPStatus.TOO_MANY_REQUESTS
             raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
 
