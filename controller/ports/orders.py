@@ -24,7 +24,7 @@ MAX_SLOWDOWN_RATIO: Final = 10.0
 """As in the configuration."""
 MAX_AHEAD_S: Final = 366 * 86_400.0
 """No deadline, and no end of a budget, is further away."""
-ORDERS_PER_MIN: Final = 10.0
+ORDERS_PER_MIN: Final = 10
 """Of one run, or GPU, over the bus: more are not heard."""
 MaxSlowdownRatio = Annotated[float, Meta(ge=1, le=MAX_SLOWDOWN_RATIO)]
 PinnedW = Annotated[float, Meta(gt=0, le=MAX_POWER_W)]

@@ -52,7 +52,7 @@ from publishers.shared.printable import printable
 from publishers.shared.recent_dict import RecentDict
 
 MAX_BODY_BYTES: Final = 4_096
-SIGN_INS_PER_MIN: Final = 10.0
+SIGN_INS_PER_MIN: Final = 10
 """Of one address."""
 MAX_ADDRESSES: Final = 1_024
 MAX_ORDERED: Final = 1_024
@@ -339,13 +339,13 @@ class Hands:
     def _monotonic_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
-    def _count(self, buckets: RecentDict[Counted, TokenBucket], of: Counted, most_per_min: float, what: str) -> None:
+    def _count(self, buckets: RecentDict[Counted, TokenBucket], of: Counted, n_most: int, what: str) -> None:
         """Refuse what is more than there may be in a minute."""
         bucket = buckets.get(of)
         if bucket is None:
-            bucket = buckets[of] = TokenBucket(most_per_min / 60.0, self._monotonic_s(), burst_s=60.0)
+            bucket = buckets[of] = TokenBucket(n_most / 60.0, self._monotonic_s(), burst_s=60.0)
         if not bucket.take(self._monotonic_s()):
-            detail = f"more than {most_per_min:g} {what}: try again in a minute"
+            detail = f"more than {n_most} {what}: try again in a minute"
             status = HTTPStatus.TOO_MANY_REQUESTS
             raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
 

@@ -221,7 +221,7 @@ async def test_more_orders_than_a_node_hears_are_refused_and_that_is_said(tmp_pa
     async with browsing(tmp_path) as browser:
         await browser.sign_in()
         sent: list[dict[str, str]] = []
-        for _ in range(round(ORDERS_PER_MIN)):
+        for _ in range(ORDERS_PER_MIN):
             await browser.preview()
             sent.append(browser.hidden)
             assert (await browser.go("POST", ORDER, browser.hidden))[0] == 303
@@ -449,7 +449,7 @@ async def test_a_body_that_is_no_small_form_is_refused(
 
 async def test_an_address_that_tries_too_often_waits(tmp_path: Path) -> None:
     async with browsing(tmp_path) as browser:
-        for _ in range(round(SIGN_INS_PER_MIN)):
+        for _ in range(SIGN_INS_PER_MIN):
             await browser.sign_in("wrong")
             assert browser.status == 403
         await browser.sign_in()
