@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from controller.cli.main import main
 from controller.cli.orders.values import power_w, slowdown_ratio
-from controller.runtime.typed_time import time_s
+from controller.runtime.typed_values import time_s
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW_S = datetime(2026, 3, 28, 17, 0, tzinfo=UTC).timestamp()
