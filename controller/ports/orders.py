@@ -20,7 +20,7 @@ MAX_PIN_S: Final = 7 * 86_400.0
 """No limit is pinned for longer."""
 MAX_WHY: Final = 120
 """Characters of a reason."""
-MAX_SLOWDOWN_RATIO: Final = 10.0
+MAX_SLOWDOWN_RATIO: Final = 10
 """As in the configuration."""
 MAX_AHEAD_S: Final = 366 * 86_400.0
 """No deadline, and no end of a budget, is further away."""
