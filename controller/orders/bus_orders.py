@@ -17,7 +17,7 @@ from controller.errors import RequestRefusedError
 from controller.orders.open_door import OPEN_DOOR
 from controller.orders.pins import RunPins
 from controller.ports import Bus
-from controller.ports.orders import Goals, GoalState, Pauses, PauseState, PinOwner, PinState
+from controller.ports.orders import ORDERS_PER_MIN, Goals, GoalState, Pauses, PauseState, PinOwner, PinState
 from controller.runtime.clock import NS_PER_S, Clock
 from publishers.messages.codec import MAX_SENTENCE, DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
@@ -31,8 +31,6 @@ PROBE_PERIOD_S: Final = 60.0
 """Between two looks at whether the broker takes orders from anybody."""
 MAX_AGE_S: Final = 60.0
 """An order whose `time_s` is further away than this is not obeyed: it was kept somewhere, or a clock is wrong."""
-ORDERS_PER_MIN: Final = 10.0
-"""Of one run."""
 MAX_REMEMBERED: Final = 256
 """Answers that are given again to an order that comes twice, and runs whose orders are counted."""
 RESUME_S: Final = 60.0

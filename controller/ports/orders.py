@@ -20,10 +20,12 @@ MAX_PIN_S: Final = 7 * 86_400.0
 """No limit is pinned for longer."""
 MAX_WHY: Final = 120
 """Characters of a reason."""
-MAX_SLOWDOWN_RATIO: Final = 10.0
+MAX_SLOWDOWN_RATIO: Final = 10
 """As in the configuration."""
 MAX_AHEAD_S: Final = 366 * 86_400.0
 """No deadline, and no end of a budget, is further away."""
+ORDERS_PER_MIN: Final = 10
+"""Of one run, or GPU, over the bus: more are not heard."""
 MaxSlowdownRatio = Annotated[float, Meta(ge=1, le=MAX_SLOWDOWN_RATIO)]
 PinnedW = Annotated[float, Meta(gt=0, le=MAX_POWER_W)]
 

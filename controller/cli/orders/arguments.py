@@ -13,7 +13,7 @@ from controller.cli.orders.client import OrderClient, RunState
 from controller.errors import ConfigError, ControllerError
 from controller.ports.orders import PinOwner
 from controller.runtime.machine_zone import MachineZone
-from controller.runtime.typed_time import time_s
+from controller.runtime.typed_values import time_s
 from gridchase.cli.verb import utf8_text
 from publishers.messages.topics import RunKey
 from publishers.shared.printable import printable

@@ -5,6 +5,7 @@ import argparse
 from controller.cli.orders.arguments import read_time_s
 from controller.cli.orders.goal import add_goal, aim
 from controller.cli.orders.values import slowdown_ratio
+from controller.errors import ConfigError
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -22,5 +23,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def budget(options: argparse.Namespace) -> int:
     """Set the time budget of a run, or end the one that was set; 1 where that fails."""
+    if options.reset and options.until:
+        raise ConfigError(["--until: a reset is for good: leave it out"])
     until_s = read_time_s("--until", options.until) if options.until else None
     return aim(options, max_slowdown_ratio=options.max_slowdown, until_s=until_s)

@@ -41,9 +41,12 @@ def aim(options: argparse.Namespace, **terms: float | None) -> int:
 
 
 def _reset(client: OrderClient, key: RunKey, options: argparse.Namespace) -> int:
-    had_goal = client.goal_of(key).state != "none"
-    seen = client.reset_goal(key, why=options.why)
-    said = "reset: the configured objective holds again" if had_goal else "has the configured objective"
+    seen = client.goal_of(key)
+    said = "has the configured objective"
+    if seen.state != "none":
+        said = f"reset: the configured objective {'would hold' if options.dry_run else 'holds'} again"
+    if not options.dry_run:
+        seen = client.reset_goal(key, why=options.why)
     print_state(seen, said, as_json=options.json)
     return 0
 

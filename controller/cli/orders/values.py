@@ -2,27 +2,21 @@
 
 import argparse
 import math
-import re
-from typing import Final
 
 from controller.ports.orders import MAX_SLOWDOWN_RATIO
-
-_POWER: Final = re.compile(r"(\d+(?:\.\d+)?) ?(W|kW|)\Z")
+from controller.runtime import typed_values
 
 
 def power_w(text: str) -> float:
     """Return a power [W].
 
-    >>> power_w("205W"), power_w("205"), power_w("0.2 kW")
-    (205.0, 205.0, 200.0)
-
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
-    found = _POWER.match(text)
-    if found is None or not 0 < float(found[1]) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a power above 0, as 205W or 0.2kW")
-    return float(found[1]) * (1_000.0 if found[2] == "kW" else 1.0)
+    try:
+        return typed_values.power_w(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 def slowdown_ratio(text: str) -> float:

@@ -4,7 +4,8 @@ A token or a cookie on the network in the clear is everybody's.
 """
 
 from collections.abc import Sequence
-from ipaddress import IPv6Address, ip_address, ip_network
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple
 
 from aiohttp import web
@@ -69,11 +70,8 @@ class Exposure:
         return next((_network_of(hop) for hop in hops if not self._is_trusted(hop)), peer)
 
     def _is_trusted(self, address: str) -> bool:
-        try:
-            found = ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        return any(found in network for network in self._trusted)
+        found = _address_in(address)
+        return found is not None and any(found in network for network in self._trusted)
 
 
 def _is_own_name(host: str) -> bool:
@@ -82,11 +80,18 @@ def _is_own_name(host: str) -> bool:
     return not host or name == "localhost" or is_loopback(name)
 
 
+def _address_in(text: str) -> IPv4Address | IPv6Address | None:
+    """Return the address in a text, beside which some proxies write a port; None: there is none."""
+    for each in (text, name_in(text)):
+        with suppress(ValueError):
+            return ip_address(each.partition("%")[0])
+    return None
+
+
 def _network_of(address: str) -> str:
     """Return an address, or of IPv6 the network that one customer has; what is none, as text that is cut."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
+    found = _address_in(address)
+    if found is None:
         return printable(address)[:64]
     if isinstance(found, IPv6Address) and not found.is_loopback and found.ipv4_mapped is None:
         return f"{IPv6Address(found.packed[:8] + bytes(8))}/64"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
 from controller.ports.orders import MAX_AHEAD_S, MAX_SLOWDOWN_RATIO, pin_fault, why_fault
-from controller.runtime.typed_time import time_s
+from controller.runtime.typed_values import power_w, time_s
 from publishers.messages.reports import Order
 
 Action = Literal["pin", "exempt", "release", "pause", "resume", "budget", "deadline", "reset"]
@@ -42,7 +42,7 @@ class OrderForm(NamedTuple):
         """Return the form again, with a time that does not depend on when it is read."""
         fields = {"action": self.action, "why": self.why}
         if self.power_limit_w is not None:
-            fields["limit"] = f"{self.power_limit_w:g}"
+            fields["limit"] = f"{self.power_limit_w:.9g}"
         if self.max_slowdown_ratio is not None:
             fields["slower"] = f"{100 * (self.max_slowdown_ratio - 1):.9g}"
         for name, moment_s in (("until", self.until_s), ("at", self.deadline_s)):
@@ -96,11 +96,11 @@ def read_order(
 
 
 def _limit_w(text: str, _now_s: float, _zone: tzinfo, *, faults: list[str]) -> float | None:
-    limit_w = _number(text.removesuffix("W"))
-    if not 0 < limit_w < math.inf:
-        faults.append(f"The limit {text[:20]!r} must be a power in W, above 0." if text else "The limit is missing.")
+    try:
+        return power_w(text)
+    except ValueError as error:
+        faults.append(f"The limit {text[:20]!r} {error}." if text else "The limit is missing.")
         return None
-    return limit_w
 
 
 def _max_slowdown_ratio(text: str, _now_s: float, _zone: tzinfo, *, faults: list[str]) -> float | None:

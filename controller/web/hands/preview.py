@@ -6,8 +6,10 @@ from itertools import pairwise
 from typing import Final
 
 from controller.ports.orders import PinPreview
-from controller.web.live.site_state import RunState
+from controller.web.live.site_state import RunState, SiteState
+from controller.web.pages.gpus import gpu_views
 from publishers.messages.reports import ProfileEntry, RunEnergy
+from publishers.messages.topics import RunKey
 
 SAME_W: Final = 1.0
 """Limits that differ by less are one."""
@@ -50,6 +52,21 @@ def preview_pin(
         slowdown_ci90_ratio=half_ratio,
         max_slowdown_ratio=seen.max_slowdown_ratio,
     )
+
+
+def min_power_limit_w(state: SiteState, key: RunKey, now_s: float) -> float:
+    """Return the lowest limit that the GPUs of a run may have [W]; 0: not known.
+
+    A GPU says the name of its job alone, which another user's may have, too: those of another model are not the run's.
+    """
+    record = state.runs[key].energy
+    described = [state.description_of(view.key) for view in gpu_views(state, now_s) if view.job == key.job]
+    limits_w = [
+        each.min_power_limit_w
+        for each in described
+        if each is not None and record is not None and each.model == record.gpu_model
+    ]
+    return max((limit_w for limit_w in limits_w if limit_w is not None), default=0.0)
 
 
 def expected_ends(run: RunState, now_s: float) -> tuple[float, float] | None:

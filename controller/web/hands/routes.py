@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from aiohttp import web
 
+from controller.ports.orders import ORDERS_PER_MIN
 from controller.runtime.clock import NS_PER_S, Clock
 from controller.web.config import WebSettings
 from controller.web.hands.exposure import NOT_ENCRYPTED, Approach, Exposure
@@ -32,10 +33,10 @@ from controller.web.hands.pages import (
     render_signed_in,
     sent_path,
 )
+from controller.web.hands.preview import min_power_limit_w
 from controller.web.hands.sent_orders import SentOrders
 from controller.web.hands.sessions import SESSION_S, Session, Sessions, new_id
 from controller.web.live.site_state import RunState, SiteState
-from controller.web.pages.gpus import gpu_views
 from controller.web.pages.overview import running_runs
 from controller.web.pages.words import order_path, run_path
 from controller.web.serving import page_response, zone_of
@@ -51,9 +52,11 @@ from publishers.shared.printable import printable
 from publishers.shared.recent_dict import RecentDict
 
 MAX_BODY_BYTES: Final = 4_096
-SIGN_INS_PER_MIN: Final = 10.0
+SIGN_INS_PER_MIN: Final = 10
 """Of one address."""
 MAX_ADDRESSES: Final = 1_024
+MAX_ORDERED: Final = 1_024
+"""Runs whose orders are counted."""
 ANSWER_WAIT_S: Final = 3.0
 """A page about an order waits for so long for an answer, which comes within seconds as a rule [s]."""
 LOOK_S: Final = 5.0
@@ -68,6 +71,7 @@ _THEN: Final = re.compile(r"/(?![/\\])[A-Za-z0-9._~%/?=&+:-]{0,1000}\Z")
 _COOKIE: Final = "gridchase-session"
 
 _LOGGER = logging.getLogger(__name__)
+Counted = TypeVar("Counted")
 _Handler = Callable[[web.Request, Approach], Awaitable[web.Response]]
 
 
@@ -98,6 +102,7 @@ class Hands:
         self._exposure = Exposure(settings.trusted_proxies)
         self._sessions = Sessions()
         self._attempts: RecentDict[str, TokenBucket] = RecentDict(MAX_ADDRESSES)
+        self._ordered: RecentDict[RunKey, TokenBucket] = RecentDict(MAX_ORDERED)
         self._log = LogLimiter(self._monotonic_s)
         if settings.orders and not (settings.tls_cert_file or settings.trusted_proxies or _is_local(settings.host)):
             _LOGGER.warning(
@@ -285,7 +290,7 @@ class Hands:
             faults=faults,
             form=form,
             hidden={"correlation": correlation, "code": code},
-            min_power_limit_w=self._min_power_limit_w(key),
+            min_power_limit_w=min_power_limit_w(self._state, key, now_s),
         )
         return page_response(request, render_order(page, now_s=now_s, zone=zone))
 
@@ -304,6 +309,8 @@ class Hands:
         sent = cast("SentOrders", self._sent)
         if form is None or not is_name(correlation):
             raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, " ".join(faults), (order_path(key, action), "Back"))
+        if sent.find(correlation) is None:  # the node would not hear it, and nobody would say so
+            self._count(self._ordered, key, ORDERS_PER_MIN, "orders a minute about one run")
         order = form.order(by=session.name, correlation=correlation, now_s=now_s)
         if not sent.send(key, order, address=approach.address):
             raise unavailable("no_broker", "the broker is away, nothing was ordered: try again")
@@ -339,20 +346,20 @@ class Hands:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"No run {key} goes on.", ("/runs", "All runs"))
         return run
 
-    def _min_power_limit_w(self, key: RunKey) -> float:
-        """Return the lowest limit that the GPUs of a job may have [W]; 0: not known."""
-        described = [
-            self._state.description_of(view.key)
-            for view in gpu_views(self._state, self._clock.now_s())
-            if view.job == key.job
-        ]
-        limits_w = [each.min_power_limit_w for each in described if each is not None]
-        return max((limit_w for limit_w in limits_w if limit_w is not None), default=0.0)
-
     # Who asks.
 
     def _monotonic_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
+
+    def _count(self, buckets: RecentDict[Counted, TokenBucket], of: Counted, n_most: int, what: str) -> None:
+        """Refuse what is more than there may be in a minute."""
+        bucket = buckets.get(of)
+        if bucket is None:
+            bucket = buckets[of] = TokenBucket(n_most / 60.0, self._monotonic_s(), burst_s=60.0)
+        if not bucket.take(self._monotonic_s()):
+            detail = f"more than {n_most} {what}: try again in a minute"
+            status = HTTPStatus.TOO_MANY_REQUESTS
+            raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
 
     def _session_id(self, request: web.Request, approach: Approach) -> str:
         found = re.search(

@@ -1,7 +1,13 @@
 """Limits and times on the command line: as people write them, in the zone of the machine; anything else is refused."""
 
 import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from tempfile import NamedTemporaryFile
+from threading import Thread
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,7 +16,7 @@ from hypothesis import strategies as st
 
 from controller.cli.main import main
 from controller.cli.orders.values import power_w, slowdown_ratio
-from controller.runtime.typed_time import time_s
+from controller.runtime.typed_values import time_s
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW_S = datetime(2026, 3, 28, 17, 0, tzinfo=UTC).timestamp()
@@ -103,6 +109,7 @@ def test_what_is_no_slowdown_is_refused(text: str) -> None:
         (("budget", "--job", "j", "--max-slowdown", "1.08"), "required: --why"),
         (("budget", "--job", "j", "--why", "x", "--max-slowdown", "0.5"), "must be a factor from 1"),
         (("budget", "--job", "j", "--why", "x", "--max-slowdown", "2", "--until", "soon"), "--until 'soon': must be"),
+        (("budget", "--job", "j", "--why", "x", "--reset", "--until", "+2h"), "--until: a reset is for good"),
         (("deadline", "--job", "j", "--why", "x"), "one of the arguments --reset --at is required"),
         (("deadline", "--job", "j", "--why", "x", "--at", "25:00"), "--at '25:00': must be"),
         (("exempt", "--job", "j", "--why", "x"), "required: --until"),
@@ -117,3 +124,58 @@ def test_wrong_arguments_of_goals_end_with_2(
         code = stop.code
     assert code == 2
     assert fault in capsys.readouterr().err
+
+
+@contextmanager
+def controller(state: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Serve a controller of a run whose goal is in some state; yield the arguments for it, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer()
+
+        def _answer(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            body = json.dumps({"state": "none" if self.path.endswith("/reset") else state}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", f"{len(body)}")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server, NamedTemporaryFile("w", suffix=".token") as token:
+        token.write("secret")
+        token.flush()
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        run = ["--job", "j", "--run", "r", "--user", "ada", "--why", "x", "--token-file", token.name]
+        try:
+            yield [*run, "--set", f"http.port={server.server_port}"], asked
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@pytest.mark.parametrize(
+    ("state", "arguments", "said", "requests"),
+    [
+        ("done", ["--dry-run"], "reset: the configured objective would hold again", ["GET goal"]),
+        ("done", [], "reset: the configured objective holds again", ["GET goal", "POST goal/reset"]),
+        ("none", ["--dry-run"], "has the configured objective", ["GET goal"]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["budget", "deadline"])
+def test_a_dry_run_resets_nothing(
+    verb: str, state: str, arguments: list[str], said: str, requests: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with controller(state) as (run, asked):
+        assert main([verb, "--reset", *arguments, *run]) == 0
+    assert capsys.readouterr().out == f"ada/j/r: {said}\n"
+    assert [each.replace("/v1/jobs/ada/j/runs/r/", "") for each in asked] == requests

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from controller.config import load_config
 from controller.errors import ConfigError
-from controller.orders.bus_orders import MAX_AGE_S, ORDERS_PER_MIN, PROBE_PERIOD_S, RESUME_S, BusOrders
+from controller.orders.bus_orders import MAX_AGE_S, PROBE_PERIOD_S, RESUME_S, BusOrders
 from controller.orders.pauses import BEGIN_TIMEOUT_S, RunPauses
 from controller.ports import Hold
+from controller.ports.orders import ORDERS_PER_MIN
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Order, OrderResult
 from publishers.messages.topics import RunKey

@@ -12,6 +12,7 @@ import pytest
 from yarl import URL
 
 from controller.errors import ConfigError
+from controller.ports.orders import ORDERS_PER_MIN
 from controller.web.app import Site as WebSite
 from controller.web.config import WebConfig, WebSettings, load_web_config
 from controller.web.hands.exposure import NOT_SAID, UNKNOWN_PROXY
@@ -215,6 +216,26 @@ async def test_a_form_that_is_sent_twice_orders_once(tmp_path: Path) -> None:
             await browser.post(path, fields)
             assert browser.path == f"/order/{fields['correlation']}"
         assert len(browser.orders()) == 1
+
+
+async def test_more_orders_than_a_node_hears_are_refused_and_that_is_said(tmp_path: Path) -> None:
+    async with browsing(tmp_path) as browser:
+        await browser.sign_in()
+        sent: list[dict[str, str]] = []
+        for _ in range(ORDERS_PER_MIN):
+            await browser.preview()
+            sent.append(browser.hidden)
+            assert (await browser.go("POST", ORDER, browser.hidden))[0] == 303
+        await browser.preview()
+        page = await browser.send()
+        assert (browser.status, browser.answer["Retry-After"]) == (429, "60")
+        assert "More than 10 orders a minute about one run: try again in a minute." in page.text
+        assert (await browser.go("POST", ORDER, sent[0]))[0] == 303, "it was sent before"
+        assert len(browser.orders()) == ORDERS_PER_MIN
+        await asyncio.sleep(7)
+        await browser.preview()
+        await browser.send()
+        assert len(browser.orders()) == ORDERS_PER_MIN + 1
 
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
@@ -429,7 +450,7 @@ async def test_a_body_that_is_no_small_form_is_refused(
 
 async def test_an_address_that_tries_too_often_waits(tmp_path: Path) -> None:
     async with browsing(tmp_path) as browser:
-        for _ in range(round(SIGN_INS_PER_MIN)):
+        for _ in range(SIGN_INS_PER_MIN):
             await browser.sign_in("wrong")
             assert browser.status == 403
         await browser.sign_in()

@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from controller.ports.orders import sentence_of_pin
-from controller.web.hands.preview import expected_ends, known_curve, preview_pin
+from controller.web.hands.preview import expected_ends, known_curve, min_power_limit_w, preview_pin
 from controller.web.live.site_state import RunState
 from publishers.messages.topics import RunKey
-from tests.controller.web.pages.site import NOW_S, Site
+from tests.controller.history.energy_history.records import TOPICS
+from tests.controller.web.pages.site import MODEL, NOW_S, Site
 
 KEY = RunKey("alice", "resnet50", "r1")
 HOUR_S = 3_600.0
@@ -49,6 +50,19 @@ def test_a_pin_is_never_above_the_prior_limit_nor_below_what_the_gpus_take(asked
     seen = preview_pin(run(), power_limit_w=asked_w, duration_s=HOUR_S, min_power_limit_w=90.0)
     assert seen.power_limit_w == limit_w
     assert (seen.speed_ratio is None) == (limit_w == 90.0), "below what was measured nothing is known"
+
+
+def test_the_lowest_limit_is_not_that_of_another_users_job_of_the_same_name() -> None:
+    site = Site()
+    site.say_run(KEY)
+    assert min_power_limit_w(site.state, KEY, NOW_S) == 0.0
+    for node, model, least_w in (("atlas", MODEL, 90.0), ("hera", "NVIDIA H100", 200.0)):
+        site.say_node(node, 1)
+        status = site.state.nodes[node].status
+        gpus = [msgspec.structs.replace(gpu, model=model, min_power_limit_w=least_w) for gpu in status.gpus]
+        site.say(TOPICS.node_status(node), msgspec.structs.replace(status, gpus=gpus))
+        site.say_gpu(node, 0, job=KEY.job)
+    assert min_power_limit_w(site.state, KEY, NOW_S) == 90.0
 
 
 @pytest.mark.parametrize(("saved_ratio", "ci"), [(None, 0.01), (0.143, None)])

@@ -1,10 +1,12 @@
-"""Times as people write them: `18:00`, `+2h`, `2026-11-29T18:00`."""
+"""Times and powers as people write them: `18:00`, `+2h`, `2026-11-29T18:00`; `205W`, `0.2kW`."""
 
+import math
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 _SPAN: Final = re.compile(r"\+(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?\Z")
+_POWER: Final = re.compile(r"(\d+(?:\.\d+)?) ?(W|kW|)\Z")
 _TIME_OF_DAY: Final = re.compile(r"(\d{1,2}):(\d{2})\Z")
 
 
@@ -35,3 +37,19 @@ def time_s(text: str, *, now_s: float, zone: tzinfo) -> float:
         return next(moment for moment in moments if moment > now_s)
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)).timestamp()
+
+
+def power_w(text: str) -> float:
+    """Return a power [W].
+
+    >>> power_w("205W"), power_w("205"), power_w("0.2 kW")
+    (205.0, 205.0, 200.0)
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _POWER.match(text)
+    power_w = float(found[1]) * (1_000.0 if found[2] == "kW" else 1.0) if found is not None else 0.0
+    if not 0 < power_w < math.inf:
+        raise ValueError("must be a power above 0, as 205W or 0.2kW")
+    return power_w
