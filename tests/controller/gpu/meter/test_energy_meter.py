@@ -97,13 +97,17 @@ class SimulatedBench(MeterBench):
 
 
 class WatchedGpu(SimulatedGpu):
-    """A simulated GPU that counts its readings."""
+    """A simulated GPU that counts its readings; `tells` is what it makes of each."""
 
     n_reads = 0
 
+    @staticmethod
+    def tells(sample: Sample) -> Sample:
+        return sample
+
     async def read_sample(self) -> Sample:
         self.n_reads += 1
-        return await super().read_sample()
+        return self.tells(await super().read_sample())
 
 
 async def test_samples_tell_what_a_counter_that_moves_in_steps_has_not_counted() -> None:
@@ -129,6 +133,23 @@ async def test_close_readings_count_for_nothing_else(monkeypatch: pytest.MonkeyP
     energies_j = [[sample.energy_j for sample in bench.meter.samples_since(0)] for bench in benches]
     assert energies_j[0] == pytest.approx(energies_j[1])
     assert len(energies_j[0]) == 301
+
+
+async def test_a_reading_of_the_counter_that_is_not_believed_says_nothing_of_what_is_not_counted() -> None:
+    bench = SimulatedBench()
+    wrong_j = iter([0.0, -5.0, 1e9])
+
+    def fails_now_and_then(sample: Sample) -> Sample:
+        is_wrong = sample.time_ns > ns(20) and bench.simulated.n_reads % 100 == 0
+        return replace(sample, energy_j=next(wrong_j, sample.energy_j)) if is_wrong else sample
+
+    bench.simulated.tells = fails_now_and_then  # type: ignore[method-assign]  # it fails
+    async with bench.running():
+        await asyncio.sleep(90)
+    assert next(wrong_j, None) is None
+    known_j = [sample.uncounted_j for sample in bench.meter.samples_since(ns(20)) if sample.uncounted_j is not None]
+    assert len(known_j) > 500
+    assert max(map(abs, known_j)) < 2 * 0.1 * 235.0
 
 
 async def test_a_meter_that_samples_seldom_makes_no_close_readings() -> None:
