@@ -299,10 +299,8 @@ class Ranks:
             return None if total is None else total * self._mean_ratio
         logs = [(rank.log, rank.status) for rank in self.members.values() if rank.log in self.logs]
         totals = [(log.work_per_iteration or 0.0, log.n_in_all(status)) for log, status in logs]
-        known = [(work, total) for work, total in totals if total is not None]
-        if len(known) < len(totals):
-            return None
-        return sum(work * total for work, total in known) / sum(work for work, _ in known)
+        known = [(work, total) for work, total in totals if total is not None]  # the others are in step with them
+        return sum(work * total for work, total in known) / sum(work for work, _ in known) if known else None
 
     @property
     def _mean_ratio(self) -> float:

@@ -261,8 +261,11 @@ def test_the_length_of_a_run_is_known_by_work_that_times_do_not_follow() -> None
 def test_the_length_of_a_run_is_told_in_work() -> None:
     run = ranks_of(lengths(), 3 * lengths(), announce=[{"total_work": 1e6}, {"total_work": 3e6}])
     assert run.n_in_all() == pytest.approx(1_000)
-    run = ranks_of(lengths(), lengths(), announce=[{"total_work": 1e6}, {}])
-    assert run.n_in_all() is None
+    run = ranks_of(lengths(), 3 * lengths(), announce=[{"total_work": 1e6}, {}])
+    assert run.n_in_all() == pytest.approx(1_000), "the other one is in step with it"
+    run = ranks_of(lengths(), lengths(), announce=[{"total_iterations": 2 * N}, {}])
+    assert run.n_in_all() == pytest.approx(2 * N), "as without work, one rank's is enough"
+    assert ranks_of(lengths(), lengths()).n_in_all() is None
 
 
 def test_what_is_left_of_announced_iterations_counts_as_those_seen() -> None:
