@@ -141,7 +141,7 @@ async def test_close_readings_count_for_nothing_else(monkeypatch: pytest.MonkeyP
     assert len(energies_j[0]) == 301
 
 
-async def test_a_reading_of_the_counter_that_is_not_believed_says_nothing_of_what_is_not_counted() -> None:
+async def test_a_counter_that_is_not_believed_says_nothing_of_what_is_not_counted() -> None:
     bench = SimulatedBench()
     wrong_j = iter([0.0, -5.0, 1e9])
 
