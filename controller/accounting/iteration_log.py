@@ -45,6 +45,8 @@ MEAN_ITERATIONS = 64
 """The mean work of so many iterations is what a rank is counted by from then on; after so many without, no more."""
 EVEN_RATIO = 0.01
 """Where the work of single iterations differs by less, their times are judged as they are."""
+MUCH_MORE = 1.5
+"""Work that makes times differ by so much more than they do by themselves is not what takes the time."""
 MOST_MEAN_ITERATIONS = 1_000.0
 """No iteration counts as more of mean work, nor as less than one over this: it counts as one, as if it told nothing."""
 
@@ -88,8 +90,7 @@ class WorkScale:
 
     Args:
         mean: the mean work, where it is known.
-        sets_times: whether the work of this rank alone says how long its iterations take. Where the mean is known,
-            a former log has looked at that.
+        sets_times: whether the work of this rank alone says how long its iterations take.
 
     Attributes:
         mean: the mean work of an iteration; None: it is not known.
@@ -102,7 +103,7 @@ class WorkScale:
         self.mean = mean
         self.is_uneven = self.has_stopped = False
         self.follows_times = True
-        self._is_doubted = sets_times and mean is None
+        self._sets_times, self._was_known = sets_times, mean is not None
         self._first: list[tuple[float, float]] = []
         self._n_unknown = 0
 
@@ -115,6 +116,16 @@ class WorkScale:
     def is_awaited(self) -> bool:
         """Return whether work is told, and its mean not known yet."""
         return self.mean is None and bool(self._first) and not self.has_stopped
+
+    @property
+    def is_doubted(self) -> bool:
+        """Return whether the first iterations can tell if their times follow their work; a former log has seen it."""
+        return len(self._first) >= MEAN_ITERATIONS and not (self._was_known or self.has_stopped)
+
+    @property
+    def first(self) -> Values:
+        """Return work and time [s] of each of the first iterations, shape (n, 2)."""
+        return np.array(self._first)
 
     def n_mean(self, work: Values | None, times_s: Values) -> Values | None:
         """Return how many of mean work iterations count as, given their work and times [s]; None: each as one."""
@@ -140,17 +151,27 @@ class WorkScale:
     def _learn(self, work: Values, times_s: Values) -> None:
         self._first += zip(work.tolist(), times_s.tolist(), strict=True)
         if len(self._first) >= MEAN_ITERATIONS:
-            first, first_s = np.array(self._first).T
+            first = np.array(self._first)[:, 0]
             self.mean = self.mean or float(first.mean())
             self.is_uneven = float(first.std()) > EVEN_RATIO * float(first.mean())
-            self.follows_times = not (self._is_doubted and self.is_uneven) or _follow(first_s, first)
-            self.has_stopped = not self.follows_times
+            self._first = self._first[:MEAN_ITERATIONS]
+            if self._sets_times:
+                stop_unless_followed([self])
 
 
-def _follow(times_s: Values, work: Values) -> bool:
-    """Return whether times per work differ less from one iteration to the next than the times do, in the median."""
+def stop_unless_followed(scales: Sequence[WorkScale]) -> None:
+    """Let work count no more if the times of iterations do not follow it, that of ranks in step with each other added.
+
+    They do not where times per work differ much more from one iteration to the next than the times, in the median.
+    """
+    known = [scale for scale in scales if scale.is_doubted]
+    if len(known) < len(scales) or not any(scale.is_uneven for scale in known):
+        return
+    work, times_s = np.sum([scale.first for scale in known], axis=0).T
     times_log = np.diff(np.log(np.maximum(times_s, 1 / NS_PER_S)))
-    return bool(np.median(np.abs(times_log - np.diff(np.log(work)))) < np.median(np.abs(times_log)))
+    if np.median(np.abs(times_log - np.diff(np.log(work)))) > MUCH_MORE * np.median(np.abs(times_log)):
+        for scale in known:
+            scale.follows_times, scale.has_stopped = False, True
 
 
 @dataclass(frozen=True, slots=True)

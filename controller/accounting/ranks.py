@@ -10,7 +10,14 @@ from typing import Literal
 import msgspec
 
 from controller.accounting.asked_pauses import AskedPauses
-from controller.accounting.iteration_log import MEAN_ITERATIONS, Activity, IterationLog, IterationTotals, RankLog
+from controller.accounting.iteration_log import (
+    MEAN_ITERATIONS,
+    Activity,
+    IterationLog,
+    IterationTotals,
+    RankLog,
+    stop_unless_followed,
+)
 from controller.runtime.clock import NS_PER_S
 from policies.profiling.rhythm_track import RunRhythm, rhythm_of_run
 from publishers.messages.topics import RunKey
@@ -299,10 +306,8 @@ class Ranks:
             return None if total is None else total * self._mean_ratio
         logs = [(rank.log, rank.status) for rank in self.members.values() if rank.log in self.logs]
         totals = [(log.work_per_iteration or 0.0, log.n_in_all(status)) for log, status in logs]
-        known = [(work, total) for work, total in totals if total is not None]
-        if len(known) < len(totals):
-            return None
-        return sum(work * total for work, total in known) / sum(work for work, _ in known)
+        known = [(work, total) for work, total in totals if total is not None]  # the others are in step with them
+        return sum(work * total for work, total in known) / sum(work for work, _ in known) if known else None
 
     @property
     def _mean_ratio(self) -> float:
@@ -417,7 +422,9 @@ class Ranks:
         return None if any(may_reconnect) else self.ending
 
     def _tell_work(self) -> None:
-        """Log, once each, that work counts from now on, and that it does not any more."""
+        """See whether work is to count, and log, once each, that it does from now on, and that it does not any more."""
+        if self.work_per_iteration is not None and not (self._has_told_work or self.is_pool):
+            stop_unless_followed([rank.log.work for rank in self.members.values() if rank.log in self.logs])
         told = self.work_per_iteration
         logs = {number: rank.log for number, rank in self.members.items() if not rank.ended}
         if told is not None and not self._has_told_work:

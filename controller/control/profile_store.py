@@ -40,6 +40,8 @@ _PLAUSIBLE_CI_RATIO: Final = (1e-6, 10.0)
 """And the half-widths of their intervals, over the value: of noisy powers they can be twice as wide as that."""
 _MOST_WORK: Final = 1e20
 """Of an iteration, or of those of many ranks together."""
+_MOST_WORK_RATIO: Final = 10.0
+"""Runs of one job whose mean work differs by more count it in other units: their iterations are the same."""
 _MOST_MEASURED: Final = 1e12
 """More iterations, or seconds, than any curve rests on."""
 
@@ -105,6 +107,8 @@ class StoredProfile:
         if self.work_per_iteration is None or work_per_iteration is None:
             return self
         rate_ratio = self.work_per_iteration / work_per_iteration
+        if not 1 / _MOST_WORK_RATIO <= rate_ratio <= _MOST_WORK_RATIO:
+            rate_ratio = 1.0
         profile = self.profile.scaled(rate_ratio=rate_ratio)
         return replace(self, profile=profile, work_per_iteration=work_per_iteration)
 

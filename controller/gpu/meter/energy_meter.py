@@ -243,7 +243,7 @@ class GpuEnergyMeter:
             return
         used_j = energy.energy_j - before_j
         self._backdate(begin_ns, raw.time_ns, used_j)
-        uncounted_j = self._step.uncounted_j(raw)
+        uncounted_j = self._step.uncounted_j(raw if energy.has_counter else replace(raw, energy_j=None))
         is_instant = energy.has_counter and not energy.power_fault
         instant_w = self._instants.scaled_w(raw, energy.energy_j if is_instant else None)
         self._samples.append(
@@ -253,7 +253,7 @@ class GpuEnergyMeter:
                 power_w=energy.power_w,
                 instant_power_w=instant_w,
                 unmeasured_s=energy.unmeasured_s,
-                uncounted_j=uncounted_j if energy.has_counter else None,
+                uncounted_j=uncounted_j,
                 n_instants=self._instants.n,
             )
         )

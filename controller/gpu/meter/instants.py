@@ -47,7 +47,7 @@ class InstantPower:
             energy_j: the total by the energy counter; None where no counter is believed [J].
         """
         power_w, before = raw.instant_power_w, self._before
-        if power_w is None or energy_j is None:
+        if power_w is None or energy_j is None or not 0 < power_w < math.inf:
             self._before = None
             return None
         self._before = _Reading(raw.time_ns, power_w, energy_j)

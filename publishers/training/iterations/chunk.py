@@ -13,8 +13,8 @@ from typing import Final
 
 from publishers.messages.training import CountedBy
 
-MAX_IN_SEGMENT: Final = 8_192
-"""Iterations in one message: 64 KiB."""
+MAX_IN_SEGMENT: Final = 4_096
+"""Iterations in one message: 128 KiB with three times and the work of each; brokers take 256 KiB."""
 BREAK: Final = -1
 
 

@@ -253,6 +253,18 @@ def test_work_that_times_do_not_follow_does_not_count_which_is_told_once(caplog:
     assert caplog.text.count("rank 0 takes as long whatever the work is that it tells of its iterations") == 1
 
 
+@pytest.mark.parametrize("n_ranks", [2, 8])
+def test_the_work_of_several_ranks_counts_only_where_their_times_follow_it(n_ranks: int) -> None:
+    works = [lengths(seed=seed) for seed in range(n_ranks)]
+    assert ranks_of(*works).work_per_iteration is not None
+    padded = Ranks(name="gpt/run-1", lease_s=60.0)
+    for number, work in enumerate(works):
+        padded.on_status(number, rank_status(world_size=n_ranks, pid=number + 1), now_s=0.0)
+        Rank(padded.members[number].log).train(work, times_s=np.random.default_rng(1).normal(1.0, 0.002, N))
+    padded.expire(50.0)
+    assert (padded.work_per_iteration, padded.n_done) == (None, N)
+
+
 def test_the_length_of_a_run_is_known_by_work_that_times_do_not_follow() -> None:
     assert padded_run(total_work=1_000 * TOKENS).n_in_all() == pytest.approx(1_000)
     assert padded_run(total_work=1_000 * TOKENS, total_iterations=900).n_in_all() == 900
@@ -261,8 +273,11 @@ def test_the_length_of_a_run_is_known_by_work_that_times_do_not_follow() -> None
 def test_the_length_of_a_run_is_told_in_work() -> None:
     run = ranks_of(lengths(), 3 * lengths(), announce=[{"total_work": 1e6}, {"total_work": 3e6}])
     assert run.n_in_all() == pytest.approx(1_000)
-    run = ranks_of(lengths(), lengths(), announce=[{"total_work": 1e6}, {}])
-    assert run.n_in_all() is None
+    run = ranks_of(lengths(), 3 * lengths(), announce=[{"total_work": 1e6}, {}])
+    assert run.n_in_all() == pytest.approx(1_000), "the other one is in step with it"
+    run = ranks_of(lengths(), lengths(), announce=[{"total_iterations": 2 * N}, {}])
+    assert run.n_in_all() == pytest.approx(2 * N), "as without work, one rank's is enough"
+    assert ranks_of(lengths(), lengths()).n_in_all() is None
 
 
 def test_what_is_left_of_announced_iterations_counts_as_those_seen() -> None:

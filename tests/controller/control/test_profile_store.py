@@ -40,6 +40,8 @@ def test_a_profile_keeps_the_work_of_its_mean_iteration(tmp_path: Path) -> None:
     assert fewer.profile.fastest.iterations_per_s == pytest.approx(0.8 * PROFILE.fastest.iterations_per_s)
     assert fewer.profile.fastest.power_w == PROFILE.fastest.power_w
     assert known.counted_by(None) == known, "without work its iterations are taken for mean ones"
+    for other_unit in (2.0, 1e6):
+        assert known.counted_by(other_unit).profile == PROFILE, "samples, not tokens: the iterations are the same"
     plain = loaded(kept(tmp_path, (KEY, PROFILE)))
     assert plain is not None
     assert plain.counted_by(1_250.0) == plain

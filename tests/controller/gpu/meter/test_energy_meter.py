@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,6 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from controller.accounting.iteration_log import IterationLog
+from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.errors import GpuError, GpuLostError, GpuNotSupportedError
 from controller.gpu.meter import energy_meter
 from controller.gpu.meter.energy_meter import MAX_SAMPLES, GpuEnergyMeter
@@ -20,7 +23,7 @@ from controller.ports import Hold, LimitState, Sample
 from policies.vocabulary.units import Values
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import GpuEnergy
-from tests.controller.messages import ns
+from tests.controller.messages import iterations, ns
 from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal, LoopClock
 
 J_PER_KWH = 3_600_000.0
@@ -97,13 +100,20 @@ class SimulatedBench(MeterBench):
 
 
 class WatchedGpu(SimulatedGpu):
-    """A simulated GPU that counts its readings."""
+    """A simulated GPU that counts its readings; `tells` is what it makes of each."""
 
     n_reads = 0
+    last_ns = 0
+
+    @staticmethod
+    def tells(sample: Sample) -> Sample:
+        return sample
 
     async def read_sample(self) -> Sample:
         self.n_reads += 1
-        return await super().read_sample()
+        sample = self.tells(await super().read_sample())
+        self.last_ns = sample.time_ns
+        return sample
 
 
 async def test_samples_tell_what_a_counter_that_moves_in_steps_has_not_counted() -> None:
@@ -129,6 +139,59 @@ async def test_close_readings_count_for_nothing_else(monkeypatch: pytest.MonkeyP
     energies_j = [[sample.energy_j for sample in bench.meter.samples_since(0)] for bench in benches]
     assert energies_j[0] == pytest.approx(energies_j[1])
     assert len(energies_j[0]) == 301
+
+
+async def test_a_counter_that_is_not_believed_says_nothing_of_what_is_not_counted() -> None:
+    bench = SimulatedBench()
+    wrong_j = iter([0.0, -5.0, 1e9])
+
+    def fails_now_and_then(sample: Sample) -> Sample:
+        is_wrong = sample.time_ns > ns(20) and bench.simulated.n_reads % 100 == 0
+        return replace(sample, energy_j=next(wrong_j, sample.energy_j)) if is_wrong else sample
+
+    bench.simulated.tells = fails_now_and_then  # type: ignore[method-assign]  # it fails
+    async with bench.running():
+        await asyncio.sleep(90)
+    assert next(wrong_j, None) is None
+    known_j = [sample.uncounted_j for sample in bench.meter.samples_since(ns(20)) if sample.uncounted_j is not None]
+    assert len(known_j) > 500
+    assert max(map(abs, known_j)) < 2 * 0.1 * 235.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_windows_add_up_to_what_the_counter_has_counted(seed: int) -> None:
+    """Billed is the counter's energy alone; what it has not counted at the end of a window is in the next one."""
+    bench, rng = SimulatedBench(sample_period_s=0.11), np.random.default_rng(seed)
+    counted_j: dict[int, float | None] = {}
+
+    def noted(sample: Sample) -> Sample:
+        counted_j[sample.time_ns] = sample.energy_j
+        return sample
+
+    bench.simulated.tells = noted  # type: ignore[method-assign]  # it watches
+    log = IterationLog()
+    log.append(iterations(0.05, np.arange(0.1, 70.0, 0.064).tolist(), seq=0, first=0), now_ns=ns(70))
+    async with bench.running():
+        for limit_w in rng.uniform(110, 280, 40):
+            await asyncio.sleep(float(rng.uniform(0.2, 2.5)))
+            await bench.simulated.set_power_limit(float(limit_w))
+    found: list[MeterInterval] = []
+    since_ns, end_ns = bench.meter.samples_since(ns(5))[0].time_ns, bench.simulated.last_ns - ns(5)
+    while since_ns < end_ns:
+        until_ns = since_ns + ns(float(rng.uniform(0.3, 3.0)))
+        found += meter_intervals(logs=[log], meters=[bench.meter], since_ns=since_ns, until_ns=until_ns)
+        since_ns = found[-1].end_ns
+    first, last = (
+        next(sample for sample in bench.meter.samples_since(at_ns) if sample.time_ns == at_ns)
+        for at_ns in (found[0].begin_ns, found[-1].end_ns)
+    )
+    assert [each.begin_ns for each in found[1:]] == [each.end_ns for each in found[:-1]]
+    billed_j = math.fsum(each.energy_j for each in found)
+    assert billed_j == pytest.approx((counted_j[last.time_ns] or 0.0) - (counted_j[first.time_ns] or 0.0), abs=1e-6)
+    interpolated_j = math.fsum(each.interpolated_energy_j or math.nan for each in found)
+    assert interpolated_j == pytest.approx(
+        billed_j + (last.uncounted_j or math.nan) - (first.uncounted_j or math.nan), abs=1e-6
+    )
 
 
 async def test_a_meter_that_samples_seldom_makes_no_close_readings() -> None:

@@ -1,5 +1,7 @@
 """Instant readings: scaled to the counter over a long time, counted once, and none where no counter is believed."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,15 @@ def test_without_a_counter_or_with_one_of_something_else_there_are_none() -> Non
         raw = Sample(time_ns=number * 10**8, power_w=500.0, instant_power_w=500.0 + number % 2)
         assert instants.scaled_w(raw, None) is None
     assert instants.n == 0
+
+
+@pytest.mark.parametrize("bad_w", [math.nan, math.inf, -1.0, 0.0])
+def test_what_is_no_power_is_no_instant(bad_w: float) -> None:
+    powers_w = [500.0 + number % 2 for number in range(1_000)]
+    powers_w[200] = bad_w
+    scaled_w = readings(InstantPower(), powers_w, counted_w=500.0)
+    assert scaled_w[200] is None
+    assert scaled_w[500] == pytest.approx(500.0, rel=0.01)
 
 
 def test_readings_far_apart_say_nothing_of_the_scale() -> None:

@@ -61,7 +61,7 @@ def test_messages_are_numbered_without_a_gap() -> None:
         assert after.begin_ns == before.ends_ns()[-1]
 
 
-def test_a_long_buffer_is_split_into_messages_of_8192() -> None:
+def test_a_long_buffer_is_split_into_messages_of_4096() -> None:
     connection = FakeConnection(up=False)
     publisher = publisher_on(connection)
     for _ in PublishedSized(range(20_000), publisher):
@@ -69,8 +69,8 @@ def test_a_long_buffer_is_split_into_messages_of_8192() -> None:
     connection.up = True
     wait_until(lambda: connection.n_iterations() == 20_000)
     publisher.close()
-    assert max(lengths(connection.messages())) <= 8_192
-    assert len(connection.messages()) == 3
+    assert max(lengths(connection.messages())) <= 4_096
+    assert len(connection.messages()) == 6
 
 
 def test_each_pass_is_an_epoch() -> None:

@@ -2,8 +2,10 @@
 
 import itertools
 import math
+from array import array
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridchase import Publisher
-from publishers.training.iterations.chunk import Segment
+from publishers.messages.codec import encode
+from publishers.messages.training import Iterations, pack_ends
+from publishers.training.iterations.chunk import MAX_IN_SEGMENT, Segment
 from publishers.training.iterations.data_loader import record_pass
 from publishers.training.iterations.loader_pass import LoaderPasses
 from publishers.training.iterations.open_pass import Source
@@ -19,6 +23,8 @@ from publishers.training.iterations.recorder import CHUNK, Recorder
 from publishers.training.iterations.work import MAX_WAITING, plain_work, to_work
 from publishers.training.publish_iterations import publish_iterations, publisher_of
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+
+DEPLOY = Path(__file__).parents[4] / "deploy/mosquitto"
 
 
 def recorded(recorder: Recorder) -> list[Segment]:
@@ -228,6 +234,26 @@ def test_memory_is_bounded_where_nobody_reads() -> None:
         recorder.tell_step("caller", 1)
         recorder.add_batch_work(1.0, 0)
     assert len(recorder.work.told) == len(recorder.work._received) == MAX_WAITING
+
+
+@pytest.mark.parametrize("conf", ["site.conf", "one-machine.conf"])
+def test_the_longest_message_is_one_that_the_shipped_brokers_take(conf: str) -> None:
+    """A broker ends the connection at a longer one, and it would be sent again for ever."""
+    times = pack_ends(array("q", range(2**62, 2**62 + MAX_IN_SEGMENT)))
+    message = Iterations(
+        run="r" * 64,
+        seq=2**31,
+        first=2**31,
+        begin_ns=2**62,
+        end_ns=times,
+        epoch=2**31,
+        dropped=2**31,
+        request_ns=times,
+        received_ns=times,
+        work=times,
+    )
+    settings = dict(line.split(maxsplit=1) for line in (DEPLOY / conf).read_text().splitlines() if " " in line)
+    assert len(encode(message)) + 1_024 < int(settings["max_packet_size"])
 
 
 def test_a_published_loader_tells_the_work_of_its_batches() -> None:
