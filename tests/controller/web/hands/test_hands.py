@@ -18,8 +18,8 @@ from controller.web.hands.exposure import NOT_SAID, UNKNOWN_PROXY
 from controller.web.hands.routes import ANSWER_WAIT_S, LOOK_S, SIGN_INS_PER_MIN
 from controller.web.hands.sent_orders import ANSWER_S, PAUSE_ANSWER_S
 from controller.web.hands.sessions import IDLE_S, SESSION_S
-from controller.web.pages.layout import PAGES
 from controller.web.live.event_stream import HEARTBEAT_S
+from controller.web.pages.layout import PAGES
 from controller.web.routes import RENDERED_S
 from controller.web.store import SqliteStore
 from publishers.messages.codec import decode, encode
