@@ -66,7 +66,7 @@ NOISE_REACH: Final = 3.0
 """A jump between two windows counts as at most so many standard deviations: a stall is no noise."""
 SETTLED_ITERATIONS: Final = 3
 SETTLED_RATIO: Final = 0.005
-"""A job has settled when so many iterations in a row differ by no more than this."""
+"""A job has settled when so many iterations in a row differ by no more than this, and from the first one by more."""
 CHANGE_RATIO: Final = 0.1
 CHANGE_DEVIATIONS: Final = 4.0
 
@@ -112,21 +112,27 @@ class Settle:
 
     Attributes:
         active_s: the time since then [s].
+        first_s: the time of the first iteration that ended in it, of which a part at least was before [s].
         times_s: the times of the last iterations [s].
     """
 
     active_s: float = 0.0
+    first_s: float | None = None
     times_s: tuple[float, ...] = ()
 
     def with_observation(self, observation: Observation) -> "Settle":
         """Return it after one more observation."""
-        times_s = (*self.times_s, *observation.iteration_times_s)[-SETTLED_ITERATIONS:]
-        return Settle(active_s=self.active_s + observation.active_s, times_s=times_s)
+        times_s = (*self.times_s, *observation.iteration_times_s)
+        return Settle(
+            active_s=self.active_s + observation.active_s,
+            first_s=next(iter(times_s), None) if self.first_s is None else self.first_s,
+            times_s=times_s[-SETTLED_ITERATIONS:],
+        )
 
     def is_over(self, settle_s: float, *, is_seen: bool = True) -> bool:
-        """Return whether the job has settled: after `settle_s`, or after half of it if iterations are steady already.
+        """Return whether the job has settled: after `settle_s`, or after half of it if it is steady at another speed.
 
-        A limit takes some 100 ms to bite.
+        A limit takes some 100 ms to bite; before, iterations are as steady as after.
 
         Args:
             settle_s: how long settling takes at most [s].
@@ -135,7 +141,11 @@ class Settle:
         if self.active_s >= settle_s * (1 - ROUNDING_RATIO):
             return True
         is_enough = len(self.times_s) == SETTLED_ITERATIONS and self.active_s >= settle_s / 2
-        return is_seen and is_enough and max(self.times_s) <= (1 + SETTLED_RATIO) * min(self.times_s)
+        if not (is_seen and is_enough) or self.first_s is None:
+            return False
+        least_s, most_s = min(self.times_s), max(self.times_s)
+        has_changed = max(most_s, self.first_s) > (1 + SETTLED_RATIO) * min(least_s, self.first_s)
+        return has_changed and most_s <= (1 + SETTLED_RATIO) * least_s
 
 
 NOT_SETTLED: Final = Settle()

@@ -200,12 +200,20 @@ def settled_after_s(times_s: list[float], *, settle_s: float = 0.5) -> float:
 
 def test_steady_iterations_show_that_a_limit_has_bitten() -> None:
     bites = [0.064 * (1 + 0.08 * math.exp(-n * 0.064 / 0.1)) for n in range(30)]
-    assert settled_after_s([0.064] * 30) == pytest.approx(0.256), "half of the time it takes at least"
+    assert settled_after_s([0.06, *[0.064] * 30]) == pytest.approx(0.252), "half of the time it takes at least"
     assert 0.25 < settled_after_s(bites) <= 0.5
     assert abs(bites[round(settled_after_s(bites) / 0.064)] / 0.064 - 1) < 0.005
     assert settled_after_s([0.064, 0.07] * 10) >= 0.5, "what scatters shows nothing"
     assert settled_after_s([0.3] * 10) == pytest.approx(0.6)
-    assert settled_after_s([0.1] * 30, settle_s=4.0) == pytest.approx(2.0, abs=0.11)
+    assert settled_after_s([0.09, *[0.1] * 30], settle_s=4.0) == pytest.approx(2.0, abs=0.11)
+
+
+@pytest.mark.parametrize("bites_s", [0.3, 0.4])
+def test_iterations_as_steady_as_before_show_no_limit_that_has_bitten(bites_s: float) -> None:
+    """A limit that bites late is waited for: a measurement would else begin at the speed of the one before."""
+    late = [0.02 if n * 0.02 < bites_s else 0.022 for n in range(40)]
+    assert bites_s < settled_after_s(late) <= 0.52
+    assert settled_after_s([0.02] * 40) == pytest.approx(0.5), "nor does a limit that changes no speed"
 
 
 def test_without_single_iterations_the_whole_time_is_waited_for() -> None:
@@ -217,7 +225,7 @@ def test_without_single_iterations_the_whole_time_is_waited_for() -> None:
 
 def test_other_nodes_that_follow_later_may_hold_steady_iterations_up() -> None:
     settle = NOT_SETTLED
-    for _ in range(4):
-        settle = settle.with_observation(window_observation(0.1))
+    for time_s in (0.09, 0.1, 0.1, 0.1):
+        settle = settle.with_observation(window_observation(time_s))
     assert settle.is_over(0.5)
     assert not settle.is_over(0.5, is_seen=False)
