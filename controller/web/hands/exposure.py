@@ -89,10 +89,15 @@ def _address_in(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _network_of(address: str) -> str:
-    """Return an address, or of IPv6 the network that one customer has; what is none, as text that is cut."""
+    """Return an address, or of IPv6 the network that one customer has; what is none, as text that is cut.
+
+    All of loopback is one: a user of this machine has as many of its addresses as he likes.
+    """
     found = _address_in(address)
     if found is None:
         return printable(address)[:64]
-    if isinstance(found, IPv6Address) and not found.is_loopback and found.ipv4_mapped is None:
+    if found.is_loopback:
+        return "this machine"
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
         return f"{IPv6Address(found.packed[:8] + bytes(8))}/64"
     return f"{found}"

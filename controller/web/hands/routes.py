@@ -261,9 +261,10 @@ class Hands:
         return bucket
 
     async def _sign_out(self, request: web.Request, approach: Approach) -> web.Response:
-        session_id = self._session_id(request, approach)
-        self._check(await self._read(request), session_id, SIGN_OUT)
-        self._sessions.end(session_id)
+        if await self._session(request, approach) is not None:  # nobody else may keep those waiting who sign in
+            session_id = self._session_id(request, approach)
+            self._check(await self._read(request), session_id, SIGN_OUT)
+            self._sessions.end(session_id)
         response = _redirect("/")
         _set_cookie(response, approach, "")
         return response

@@ -7,6 +7,7 @@ take every file descriptor of the process, and a controller without descriptors 
   the most gives up the connection that has waited longest for a request; where none waits, the newcomer is refused.
 - A connection is cut that does not send a request's header in time, or no further request.
 - A connection costs little before its first byte: only then aiohttp gets it.
+- Where TLS is wanted, a connection counts from its beginning: asyncio by itself would tell of it after the handshake.
 """
 
 import asyncio
@@ -14,8 +15,9 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address, ip_address
+from ssl import SSLContext
 from typing import Final, cast
 
 from publishers.shared.log_once import LogLimiter
@@ -54,9 +56,19 @@ class Connections:
         n_most: how many there may be at once; one address may have half of them.
         title: what is served, for the log.
         clock_s: any clock [s].
+        tls: how they are encrypted; None: they are not.
     """
 
-    def __init__(self, *, n_most: int, title: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        n_most: int,
+        title: str,
+        clock_s: Callable[[], float] = time.monotonic,
+        tls: SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._n_most = n_most
         self._title = title
         self._peers: dict[str, _Peer] = {}
@@ -84,8 +96,17 @@ class Connections:
             if connection is not None and connection in self._open:
                 connection.wait_for_request(KEEP_ALIVE_S)
 
+    def begin_handshake(self, connection: "_Connection", tls: SSLContext) -> None:
+        """Encrypt a connection that counts already."""
+        handshake = connection.encrypt(tls)
+        task = asyncio.get_running_loop().create_task(handshake, name="TLS handshake")  # it ends with its connection
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
     def close(self) -> None:
         """Close all connections; what has been answered is still sent."""
+        for task in self._handshakes:
+            task.cancel()
         for connection in list(self._open):
             connection.close()
 
@@ -148,20 +169,46 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_between_requests = False
+        self._early: bytearray | None = None if connections.tls is None else bytearray()
+        """What has come before the encrypted transport is known; None: nothing comes so early."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit a new connection, or refuse it."""
         self._transport = cast("asyncio.Transport", transport)
-        self._peer = self._connections.admit(self, _address_of(transport))
+        self._peer, tls = self._connections.admit(self, _address_of(transport)), self._connections.tls
         if self._peer is None:
-            self._transport.write(_REFUSAL)
+            if tls is None:
+                self._transport.write(_REFUSAL)
             self._transport.close()
-        else:
-            self.wait_for_request(HEADER_TIMEOUT_S)
+            return
+        self.wait_for_request(HEADER_TIMEOUT_S)
+        if tls is not None:
+            self._transport.pause_reading()
+            self._connections.begin_handshake(self, tls)
+
+    async def encrypt(self, tls: SSLContext) -> None:
+        """Let the client shake hands; the time of its first request's header begins then."""
+        loop, encrypted = asyncio.get_running_loop(), None
+        if self._transport is not None and not self._transport.is_closing():
+            with suppress(OSError):  # no TLS, or another one, or the client has gone
+                encrypted = await loop.start_tls(
+                    self._transport, self, tls, server_side=True, ssl_handshake_timeout=HEADER_TIMEOUT_S
+                )
+        if encrypted is None or encrypted.is_closing():
+            self.abort()
+            return
+        self._transport = encrypted
+        self._restart_deadline(HEADER_TIMEOUT_S)
+        early, self._early = self._early, None
+        if early:
+            self.data_received(bytes(early))
 
     def data_received(self, data: bytes) -> None:
         """Hand on what has come; the first bytes of a request begin its header's time."""
         if self._transport is None or self._peer is None:
+            return
+        if self._early is not None:
+            self._early += data
             return
         if self._handler is None:
             self._handler = self._make_handler()

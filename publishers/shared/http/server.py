@@ -22,7 +22,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from publishers.shared.http.connections import BACKLOG, HEADER_TIMEOUT_S, Connections, affordable
+from publishers.shared.http.connections import BACKLOG, Connections, affordable
 from publishers.shared.http.problems import PROBLEM, ProblemError, unavailable
 from publishers.shared.http.requests import JSON
 
@@ -160,7 +160,7 @@ class HttpServer:
         self._count = count
         self._turn = asyncio.Lock()
         self._endless: set[asyncio.Task[object]] = set()
-        self._connections = Connections(n_most=affordable(max_connections), title=title)
+        self._connections = Connections(n_most=affordable(max_connections), title=title, tls=tls)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -207,8 +207,6 @@ class HttpServer:
                 self._host,
                 self._port,
                 backlog=BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else HEADER_TIMEOUT_S,
             )
         except OSError as error:
             keys = f"{self._section}.host, {self._section}.port"

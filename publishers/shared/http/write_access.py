@@ -107,11 +107,12 @@ class WriteTokens:
         for number, line in enumerate(map(str.strip, lines), start=1):
             if not line or line.startswith("#"):
                 continue
-            name, token = (part.strip() for part in line.rpartition(":")[::2])
-            if _TOKEN.match(token):
+            name, colon, token = (part.strip() for part in line.rpartition(":"))
+            if _TOKEN.match(token) and (name or not colon):  # whose name is missing is no operator for that
                 yield digest_of(token), Writer(name or self._operator, name or None)
             elif self._line_log.allows(number):
-                _LOGGER.warning("%s, line %d: not a token: only A-Z a-z 0-9 - . _ ~ + / allowed", self._path, number)
+                what = "TOKEN or USER:TOKEN, the token of A-Z a-z 0-9 - . _ ~ + / alone"
+                _LOGGER.warning("%s, line %d: not a token: must be %s", self._path, number, what)
 
 
 def digest_of(token: str) -> bytes:

@@ -69,3 +69,8 @@ def test_attempts_are_counted_by_the_address_that_a_trusted_proxy_has_seen(hops:
 
 def test_the_word_of_others_about_addresses_does_not_count() -> None:
     assert approach("10.0.0.8", {"X-Forwarded-For": "192.0.2.1"}, PROXY).address == "10.0.0.8"
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1"])
+def test_whoever_is_on_this_machine_has_one_address(peer: str) -> None:
+    assert approach(peer).address == "this machine"

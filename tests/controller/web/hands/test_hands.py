@@ -26,6 +26,7 @@ from controller.web.store import SqliteStore
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Order, OrderResult
 from publishers.messages.topics import RunKey
+from publishers.shared.http.requests import BODY_TIMEOUT_S
 from tests.controller.history.energy_history.records import TOPICS, measured, run_message, run_record
 from tests.controller.runtime.test_markup import HOSTILE
 from tests.controller.web.pages.site import Found
@@ -446,6 +447,17 @@ async def test_a_body_that_is_no_small_form_is_refused(
             await browser.post(path, body, **headers)
             assert browser.status == status
             assert browser.answer["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(("path", "status"), [(ORDER, 403), ("/sign-out", 303)])
+async def test_whoever_is_not_signed_in_keeps_nobody_waiting_by_a_slow_body(
+    path: str, status: int, tmp_path: Path
+) -> None:
+    async with browsing(tmp_path) as browser, asyncio.timeout(BODY_TIMEOUT_S / 2):
+        reader, writer = await asyncio.open_connection(URL(browser.url).host, URL(browser.url).port)
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == b"%d" % status
+        writer.close()
 
 
 async def test_an_address_that_tries_too_often_waits(tmp_path: Path) -> None:

@@ -35,11 +35,13 @@ def test_nothing_else_is_a_token(file: Path, token: str) -> None:
 def test_a_line_that_is_no_token_is_told_by_its_number_and_never_shown(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file.write_text("good\nsecret with spaces\nada:\n")
-    assert WriteTokens(file).owner_of("good") == ANYBODY
+    file.write_text("good\nsecret with spaces\nada:\n :secret\n")
+    tokens = WriteTokens(file)
+    assert (tokens.owner_of("good"), tokens.owner_of("secret")) == (ANYBODY, None)
     assert [record.message.split(": not a token")[0] for record in caplog.records] == [
         f"{file}, line 2",
         f"{file}, line 3",
+        f"{file}, line 4",
     ]
     assert "secret" not in caplog.text
 
