@@ -181,6 +181,12 @@ class RunLedger:
         """Return the time at each limit, the lowest first."""
         return sorted(self._times.values(), key=lambda each: each.power_limit_w)
 
+    def on_new_curve(self) -> "RunLedger":
+        """Return an empty ledger of the same boards: how fast limits bite is theirs."""
+        ledger = RunLedger()
+        ledger.looks = replace(ledger.looks, bites_slowly=self.looks.bites_slowly)
+        return ledger
+
     def restart_times(self) -> None:
         """Begin a new time budget on the same curve: what was seen in pairs holds."""
         self._times.clear()

@@ -32,7 +32,8 @@ from policies import profiling
 from policies.planning import Progress
 from policies.planning.hours_ahead import Evidence, slowdown_after
 from policies.profiling import ProfilerSettings
-from policies.profiling.paired_looks import TOP_S
+from policies.profiling.measurement import Observation
+from policies.profiling.paired_looks import SLOW_SETTLE_S, TOP_S
 from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.rhythm_track import RunRhythm
 from policies.savings.books import Purpose
@@ -401,7 +402,7 @@ class LimitControl:
 
     def restart_time_budget(self) -> None:
         """Reset the time budget: what was seen so far at once, and its beginning at the next decision."""
-        self._restarts_budget, self.ledger = True, RunLedger()
+        self._restarts_budget, self.ledger = True, self.ledger.on_new_curve()
 
     def observe(
         self, interval: MeterInterval, *, enforced_power_limit_w: float, warmth_w: tuple[float, ...] = ()
@@ -421,10 +422,8 @@ class LimitControl:
         if self._is_held:
             return None
         if isinstance(self.state, Planned):
-            limit_w, state = enforced_power_limit_w, self.state
-            seen = observation_of(interval, enforced_power_limit_w=limit_w, warmth_w=warmth_w)
-            self.ledger.observe(
-                seen, state.refinement, state.settings, settle_s=self._look_settle_s, least_s=self._least_look_s
+            self.state = self._observed_by_looks(
+                self.state, observation_of(interval, enforced_power_limit_w=enforced_power_limit_w, warmth_w=warmth_w)
             )
         update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
         self.state = update.state
@@ -435,6 +434,16 @@ class LimitControl:
         if update.dropped:
             self._restarts_budget = True
         return update
+
+    def _observed_by_looks(self, state: Planned, seen: Observation) -> Planned:
+        """Let the looks learn; where these show that limits bite slowly, measurements wait for longer, too."""
+        self.ledger.observe(
+            seen, state.refinement, state.settings, settle_s=self._look_settle_s, least_s=self._least_look_s
+        )
+        if not self.ledger.looks.bites_slowly:
+            return state
+        settle_s = max(state.settings.settle_s, SLOW_SETTLE_S)
+        return replace(state, settings=replace(state.settings, settle_s=settle_s, sees_settling=False))
 
     def _highest_while_waiting(self, why: str) -> Target | None:
         """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
@@ -486,7 +495,7 @@ class LimitControl:
     def _restart_budget(self, progress: Progress) -> None:
         self.budget_start = self._starting_now(progress)
         self._restarts_budget = False
-        self.ledger = RunLedger()
+        self.ledger = self.ledger.on_new_curve()
         if self._plan is not None:
             self._plan.reset()
 
@@ -555,9 +564,10 @@ class LimitControl:
 
         Other nodes compare, too, and do not know this one's noise. And a short look ends with its first window, before
         there may be a suspicion: where that deviates from the curve, as when a power brake has gone, more are seen.
+        Where limits bite slowly, a short look would see the biting alone.
         """
         has_shown = self.ledger.is_looking and isinstance(self.state, Planned) and self.state.drift.has_shown
-        return TOP_S if self._is_multi_node or has_shown else 0.0
+        return TOP_S if self._is_multi_node or has_shown or self.ledger.looks.bites_slowly else 0.0
 
     @property
     def _look_settle_s(self) -> float:

@@ -26,6 +26,7 @@ Time is active time, as the observations have it; there is no clock here.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from policies.profiling.measurement import (
@@ -72,6 +73,17 @@ ONE_SIDED_WANDER_RATIO: Final = 0.003
 """What is left of a job's wandering in a pair with two sides, and with one (standard deviations), in looks of `TOP_S`;
 in shorter ones it is less by the root of their length. It holds before pairs of the same limits have shown by their own
 scatter what it is."""
+TREND_S: Final = 1.0
+SAME_RATE_RATIO: Final = 0.002
+SAME_POWER_RATIO: Final = 0.01
+TREND_DEVIATIONS: Final = 4.0
+"""Where the first second after settling is behind the rest by more than this, as the mean of all changes of limit has
+it by so many standard deviations, limits bite slowly; …"""
+MIN_TRENDS: Final = 6
+ALMOST: Final = 1 - 1e-9
+SLOW_SETTLE_S: Final = 2.0
+"""… there so much is waited for, and looks are no shorter than the usual ones: their error would be one of all looks
+alike, which no scatter shows."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
 MIN_CLIPPED: Final = 4
@@ -127,6 +139,14 @@ class PooledLog:
         mean_log = self.mean_log + off * added / precision
         square = self.square + added * off * (value_log - mean_log)
         return PooledLog(n=self.n + 1, precision=precision, mean_log=mean_log, square=square)
+
+    @property
+    def least_log(self) -> float:
+        """Return what the mean is at least, by `TREND_DEVIATIONS` and by the scatter that was seen."""
+        if self.n < MIN_TRENDS:
+            return -math.inf
+        spread = max(self.square / (self.n - 1), 1.0)
+        return self.mean_log - TREND_DEVIATIONS * math.sqrt(spread / self.precision)
 
 
 EMPTY_POOL: Final = PooledLog()
@@ -190,6 +210,10 @@ class Looks:
         stretches: the latest, three at most; the last one is under way.
         paused_s: how long the run has paused since the last observation [s].
         active_s: the time observed, pauses left out [s].
+        rate_trend: by how much the first second after settling was behind the rest: the logarithm of the rates'
+            ratio, above 0 where it was still more like that at the limit before.
+        power_trend: the same of the power.
+        bites_slowly: whether these have shown that limits take longer to bite than is waited for. It lasts.
     """
 
     pairs: tuple[Pair, ...] = ()
@@ -197,6 +221,9 @@ class Looks:
     stretches: tuple[Stretch, ...] = ()
     paused_s: float = 0.0
     active_s: float = 0.0
+    rate_trend: PooledLog = EMPTY_POOL
+    power_trend: PooledLog = EMPTY_POOL
+    bites_slowly: bool = False
 
     @property
     def measured_s(self) -> float:
@@ -291,7 +318,8 @@ def advance_looks(
     if not looks.is_at(observation.power_limit_w):
         looks = _with_change(looks, observation.power_limit_w, lengths, scatter)
     stretch = looks.stretches[-1]
-    if not stretch.settle.is_over(settle_s, is_seen=sees_settling):
+    settle_s = max(settle_s, SLOW_SETTLE_S) if looks.bites_slowly else settle_s
+    if not stretch.settle.is_over(settle_s, is_seen=sees_settling and not looks.bites_slowly):
         grown = replace(stretch, settle=stretch.settle.with_observation(observation))
         return replace(looks, stretches=(*looks.stretches[:-1], grown))
     looks = replace(looks, stretches=(*looks.stretches[:-1], _grown(stretch, observation, lengths)))
@@ -356,6 +384,12 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     looks = replace(looks, stretches=(*earlier, replace(last, is_paired=True)))
     if not earlier:
         return looks
+    was_known = looks.bites_slowly
+    for before, stretch in pairwise((*earlier, last)):
+        if not stretch.is_paired:
+            looks = _with_trend(looks, before.power_limit_w, stretch, scatter)
+    if looks.bites_slowly and not was_known:  # all pairs so far have seen the biting
+        return replace(looks, pairs=(), n_pairs=0)
     middle, sides = earlier[-1], [last.head]
     if len(earlier) > 1 and not middle.is_paired and _is_same(earlier[0].power_limit_w, last.power_limit_w):
         sides.append(earlier[0].tail)
@@ -367,6 +401,30 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
     looks = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
     return replace(looks, pairs=(*looks.pairs[:-1], _with_warming(looks.pairs[-1], sides, middle.tail)))
+
+
+def _with_trend(looks: Looks, before_w: float, stretch: Stretch, scatter: Scatter) -> Looks:
+    """Return the looks with how far the first second of a stretch was behind the rest of its head."""
+    n = next((n for n in range(1, len(stretch.head)) if _duration_s(stretch.head[:n]) >= TREND_S * ALMOST), None)
+    if looks.bites_slowly or n is None or _duration_s(stretch.head[n:]) < TREND_S * ALMOST:
+        return looks
+    parts = stretch.head[:n], stretch.head[n:]
+    if not all(window.n_counted > 1 and window.energy_j > 0 for window in map(_window, parts)):
+        return looks
+    first, rest = (_estimates(part, scatter) for part in parts)
+    sign = 1.0 if stretch.power_limit_w > before_w else -1.0
+    rate_log = sign * math.log(rest.iterations_per_s / first.iterations_per_s)
+    power_log = sign * math.log(rest.power_w / first.power_w)
+    rate_error = math.hypot(first.rate_error_ratio, rest.rate_error_ratio, WANDER_RATIO)
+    power_error = math.hypot(first.power_error_ratio, rest.power_error_ratio, WANDER_RATIO)
+    rate_trend = looks.rate_trend.plus(rate_log, error_ratio=rate_error)
+    power_trend = looks.power_trend.plus(power_log, error_ratio=power_error)
+    return replace(
+        looks,
+        rate_trend=rate_trend,
+        power_trend=power_trend,
+        bites_slowly=rate_trend.least_log > SAME_RATE_RATIO or power_trend.least_log > SAME_POWER_RATIO,
+    )
 
 
 def _with_warming(pair: Pair, sides: Sequence[Sequence[Observation]], inner: Sequence[Observation]) -> Pair:

@@ -16,6 +16,7 @@ from controller.control.limit_control import LimitControl
 from controller.ports import Target
 from policies.planning import Progress
 from policies.profiling.drift import Cusum
+from policies.profiling.paired_looks import SLOW_SETTLE_S, TOP_S
 from tests.controller.control.control_bench import (
     FULL,
     begin,
@@ -157,6 +158,23 @@ def test_a_short_look_goes_on_where_a_window_deviates_from_the_curve(shown: floa
         train(run, 1, begin_s=second)
         looks_s = [*looks_s[:-1], looks_s[-1] + 1] if run.ledger.is_looking else [*looks_s, 0]
     assert longest_s - 4 <= max(looks_s[-300:]) <= longest_s
+
+
+def test_limits_that_bite_slowly_are_waited_for_longer_on_every_curve() -> None:
+    run = begin(limit_control(window_s=4.0))
+    train(run, 600, begin_s=0)
+    run.ledger.looks = replace(run.ledger.looks, bites_slowly=True)
+    train(run, 1, begin_s=600)
+    assert isinstance(run.state, Planned)
+    assert (run.state.settings.settle_s, run.state.settings.sees_settling) == (SLOW_SETTLE_S, False)
+    lasts_s = [0]
+    for second in range(601, 5_000):
+        train(run, 1, begin_s=second)
+        lasts_s = [*lasts_s[:-1], lasts_s[-1] + 1] if run.ledger.is_looking else [*lasts_s, 0]
+    assert max(lasts_s) >= TOP_S, "a look is no shorter than usual"
+    run.restart_time_budget()
+    choose(run, at_s=5_000, progress=Progress(n_iterations=4_000.0, active_s=1_060.0, started_at_s=MIDNIGHT_S))
+    assert run.ledger.looks.bites_slowly
 
 
 def top_w(run: LimitControl) -> float:

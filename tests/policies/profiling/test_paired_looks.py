@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -221,6 +222,59 @@ def periods(n_looks: Iterable[int], *, age_s: float, top_s: float = 10.0, length
     """Return after how long the next look is due, after some numbers of them."""
     lengths = LookLengths(top_s=top_s)
     return {look_period_s(n, lengths, age_s=age_s, length_s=length_s) for n in n_looks}
+
+
+def looked(
+    n: int, *, bites_s: float, warms_ratio: float = 0.0, noise_ratio: float = 0.0, seed: int = 3
+) -> tuple[Looks, int]:
+    """Return so many looks where rate and power go to those of a limit within some time, and which one has shown that.
+
+    They take 2 s, and then 10 s. The power warms on, by a share of its change within a minute.
+    """
+    looks, step_s, seen_at = Looks(), 0.2, 0
+    rate, power_w, warm_w, rng = rate_per_s(LOW_W), 0.9 * LOW_W, 0.0, np.random.default_rng(seed)
+    for number in range(n):
+        lengths = LookLengths(top_s=10.0 if looks.bites_slowly else 2.0)
+        for limit_w, settled_s in ((LOW_W, lengths.side_s), (TOP_W, lengths.top_s), (LOW_W, lengths.side_s)):
+            lasts_s = settled_s + (2.2 if looks.bites_slowly else 0.7)
+            for _ in range(round(lasts_s / step_s)):
+                left = math.exp(-step_s / bites_s)
+                rate = rate_per_s(limit_w) + left * (rate - rate_per_s(limit_w))
+                power_w = 0.9 * limit_w + left * (power_w - 0.9 * limit_w)
+                warm_w += (warms_ratio * (limit_w - LOW_W) - warm_w) * step_s / 60.0
+                noise_rate, noise_power = 1 + noise_ratio * rng.standard_normal(2)
+                seen = Observation(
+                    power_limit_w=limit_w,
+                    active_s=step_s,
+                    n_iterations=rate * noise_rate * step_s,
+                    energy_j=(power_w + warm_w) * noise_power * step_s,
+                )
+                looks = advance_looks(looks, seen, lengths=lengths, scatter=QUIET, settle_s=0.5)
+        seen_at = seen_at or (number + 1) * looks.bites_slowly
+    return looks, seen_at
+
+
+QUIET = replace(
+    STEADY,
+    windows=WindowNoise(squares_s=((1e-8, 1e-5),) * 8, rate_s=1e-8, power_s=1e-5),
+)
+
+
+@pytest.mark.parametrize("bites_s", [0.6, 1.0])
+def test_limits_that_bite_slowly_are_waited_for_longer(bites_s: float) -> None:
+    """Each look has the same error: it is no scatter. What was seen before that is known counts no more."""
+    looks, seen_at = looked(12, bites_s=bites_s)
+    assert 1 <= seen_at <= 4
+    [pair] = looks.pairs
+    assert pair.rate.n <= 2 * 12 - 3
+    assert math.exp(pair.rate.mean_log) == pytest.approx(TRUE_RATIO, rel=0.002)
+
+
+@pytest.mark.parametrize("noise_ratio", [0.0, 0.02, 0.1])
+def test_limits_that_bite_at_once_are_looked_at_shortly_while_a_board_warms(noise_ratio: float) -> None:
+    looks, seen_at = looked(40, bites_s=0.1, warms_ratio=0.02, noise_ratio=noise_ratio)
+    assert seen_at == 0
+    assert looks.pairs[0].rate.n >= 40
 
 
 def test_looks_are_dense_at_first_and_even_later() -> None:
