@@ -418,11 +418,7 @@ def _power(window: Window) -> tuple[float, float]:
     if interpolated is None:
         error_ratio = math.hypot(error_ratio, UNKNOWN_STEP_S / math.sqrt(6) / window.active_s)
     instant_w, instant_error_ratio = instants
-<<<<<<< HEAD
     # Of iterations that take nearly 100 ms all instants may show the same part: the counter tells it.
-=======
-    # Iterations of nearly 100 ms show each instant the same part of them: off by more than the counter's error.
->>>>>>> part-R3
     off_ratio2 = (instant_w / power_w - 1) ** 2 - error_ratio**2
     instant_error_ratio = max(instant_error_ratio, math.sqrt(max(off_ratio2, 0.0)))
     share = error_ratio**2 / (error_ratio**2 + instant_error_ratio**2)
