@@ -308,6 +308,7 @@ class LimitControl:
             planned_end_s=then.expected_end_s,
             planned_slowdown_ratio=then.expected_slowdown_ratio,
             planned_slowdown_ci90_ratio=then.expected_slowdown_ci90_ratio,
+            time_limit_s=inputs.time_limit_s,
         )
 
     def begin(self, start: CurveStart) -> None:

@@ -335,6 +335,7 @@ class GoalPreview:
         planned_slowdown_ratio: how many times as long as at full speed it will have been active from now to its end.
             Neither is known where the goal ends before, or begins after a pin.
         planned_slowdown_ci90_ratio: the half-width of its 90 % interval.
+        time_limit_s: when its scheduler ends it [Unix s].
         sentence: all of this, in words.
     """
 
@@ -348,6 +349,7 @@ class GoalPreview:
     planned_end_s: float | None = None
     planned_slowdown_ratio: float | None = None
     planned_slowdown_ci90_ratio: float | None = None
+    time_limit_s: float | None = None
     sentence: str = ""
 
 
@@ -383,6 +385,9 @@ def sentence_of_goal(goal: Goal, seen: GoalPreview) -> str:
     'with a time budget of 8 % from now on its limit goes from 240 to 205 W, to 93.0 % of full speed'
     >>> sentence_of_goal(goal, GoalPreview(reason="pinned", planned_power_limit_w=205.0, speed_ratio=0.93))
     'with a time budget of 8 % from now on its limit will be 205 W, to 93.0 % of full speed, after its pin'
+    >>> late = GoalPreview(planned_power_limit_w=205.0, speed_ratio=0.93, planned_end_s=7_200.0, time_limit_s=3_600.0)
+    >>> sentence_of_goal(goal, late).partition("; ")[2]
+    'it is expected to end at 1970-01-01 02:00 UTC, but its scheduler ends it at 1970-01-01 01:00 UTC'
     >>> sentence_of_goal(goal, GoalPreview())
     'with a time budget of 8 % from now on: it has no curve yet, so that nothing is known of its limit'
     """
@@ -401,6 +406,8 @@ def sentence_of_goal(goal: Goal, seen: GoalPreview) -> str:
     if seen.planned_end_s is not None:
         before = "" if seen.expected_end_s is None else f" instead of {moment(seen.expected_end_s)}"
         told += f"; it is expected to end at {moment(seen.planned_end_s)}{before}"
+        if seen.time_limit_s is not None and seen.planned_end_s > seen.time_limit_s:
+            told += f", but its scheduler ends it at {moment(seen.time_limit_s)}"
     if seen.planned_slowdown_ratio is not None and seen.planned_slowdown_ci90_ratio is not None:
         ends = [100 * (seen.planned_slowdown_ratio - 1 + sign * seen.planned_slowdown_ci90_ratio) for sign in (-1, 1)]
         told += f", slower by between {ends[0]:.1f} and {ends[1]:.1f} %"

@@ -185,3 +185,10 @@ def test_a_preview_says_no_end_of_a_run_that_another_goal_or_a_pin_decides_on_to
         assert (seen.planned_end_s is not None, seen.planned_power_limit_w is not None) == (is_known, True)
     bench.train(60, pin=PIN)
     assert bench.run.preview_goal(BUDGET, bench.inputs).planned_end_s is None
+
+
+def test_a_preview_says_when_the_scheduler_ends_the_run() -> None:
+    bench = planned()
+    bench.train(600)
+    inputs = replace(bench.inputs, time_limit_s=MIDNIGHT_S + 25_000)
+    assert bench.run.preview_goal(BUDGET, inputs).time_limit_s == MIDNIGHT_S + 25_000
