@@ -86,6 +86,10 @@ SLOW_SETTLE_S: Final = 2.0
 alike, which no scatter shows."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
+STEEPEST: Final = 3.0
+"""A rate falls with this power of the limit at most: about 2.5 where two fifths of the power do no work. …"""
+CHANGED_LOG: Final = 0.05
+"""… If the two rates of a pair differ by so much more, the job has changed between them."""
 MIN_CLIPPED: Final = 4
 
 DENSE_LOOKS: Final = 8
@@ -399,8 +403,10 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
     wander_ratio *= math.sqrt(min(lengths.top_s / TOP_S, 1.0))
     inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
-    looks = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
-    return replace(looks, pairs=(*looks.pairs[:-1], _with_warming(looks.pairs[-1], sides, middle.tail)))
+    paired = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
+    if paired is looks:
+        return looks
+    return replace(paired, pairs=(*paired.pairs[:-1], _with_warming(paired.pairs[-1], sides, middle.tail)))
 
 
 def _with_trend(looks: Looks, before_w: float, stretch: Stretch, scatter: Scatter) -> Looks:
@@ -448,13 +454,19 @@ def _with_warming(pair: Pair, sides: Sequence[Sequence[Observation]], inner: Seq
 def _with_pair(
     looks: Looks, limits_w: tuple[float, float], outer: list[Estimates], inner: Estimates, wander_ratio: float
 ) -> Looks:
-    """Return the looks with what windows at one limit (outer), and one at another (inner), have shown."""
+    """Return the looks with what windows at one limit (outer), and one at another (inner), have shown.
+
+    The same ones, if no two limits explain what they have shown.
+    """
     sign = 1.0 if limits_w[0] < limits_w[1] else -1.0
     known = next((pair for pair in looks.pairs if pair.is_of(*limits_w)), None)
     pair = known or Pair(lower_w=min(limits_w), upper_w=max(limits_w))
     rate_log = sum(math.log(each.iterations_per_s) for each in outer) / len(outer) - math.log(inner.iterations_per_s)
     power_log = sum(math.log(each.power_w) for each in outer) / len(outer) - math.log(inner.power_w)
     rate_error = math.hypot(*(each.rate_error_ratio / len(outer) for each in outer), inner.rate_error_ratio)
+    room_log = CHANGED_LOG + MOST_DEVIATIONS * rate_error
+    if not -room_log <= -sign * rate_log <= STEEPEST * math.log(pair.upper_w / pair.lower_w) + room_log:
+        return looks
     power_error = math.hypot(*(each.power_error_ratio / len(outer) for each in outer), inner.power_error_ratio)
     after = replace(
         pair,

@@ -9,7 +9,8 @@ from tests.fakes import FakeGpu
 from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
 
 IDLE_W = 50.0
-TRAINED_S = 4_000.0
+TRAINED_S = 4_300.0
+"""No look is under way then."""
 """No look at the prior limit is under way then."""
 LEASE_S = 60.0
 

@@ -111,6 +111,15 @@ def test_what_is_too_short_is_no_side_of_a_look(top_s: int, after_s: int) -> Non
     assert trained(looks, 240.0, 5).n_looks(TOP_W) == (top_s > 6), "the one side that is there counts"
 
 
+@pytest.mark.parametrize(("limit_w", "factor"), [(TOP_W, 0.5), (LOW_W, 0.2)])
+def test_a_job_that_changes_its_speed_between_two_limits_shows_nothing_of_them(limit_w: float, factor: float) -> None:
+    looks = Looks()
+    for each_w in (LOW_W, TOP_W, LOW_W):
+        changed = factor if each_w == limit_w else 1.0
+        looks = trained(looks, each_w, 60, factor=lambda _, it=changed: it)  # type: ignore[misc]
+    assert (looks.n_pairs, looks.pairs) == (0, ())
+
+
 def test_after_a_long_pause_there_are_no_neighbours() -> None:
     before = trained(trained(Looks(), LOW_W, 30), TOP_W, 12)
     assert trained(before.after_pause(30.0), LOW_W, 30).n_pairs == 1
