@@ -33,6 +33,7 @@ from policies.profiling.measurement import (
     EMPTY_WINDOW,
     NOT_SETTLED,
     PRIOR_SCATTER,
+    ROUNDING_RATIO,
     Estimates,
     Observation,
     Scatter,
@@ -74,15 +75,16 @@ ONE_SIDED_WANDER_RATIO: Final = 0.003
 in shorter ones it is less by the root of their length. It holds before pairs of the same limits have shown by their own
 scatter what it is."""
 TREND_S: Final = 1.0
+NEXT_S: Final = 1.0
+LARGE_RATIO: Final = 0.1
 SAME_RATE_RATIO: Final = 0.002
 SAME_POWER_RATIO: Final = 0.01
 TREND_DEVIATIONS: Final = 4.0
-"""Where the first second after settling is behind the rest by more than this, as the mean of all changes of limit has
-it by so many standard deviations, limits bite slowly; …"""
 MIN_TRENDS: Final = 6
-ALMOST: Final = 1 - 1e-9
+"""Where the first second after settling is behind the next one by more than this, as the mean of all changes of limit
+by a tenth or more has it by so many standard deviations, limits bite slowly; boards warm by less in that time."""
 SLOW_SETTLE_S: Final = 2.0
-"""… there so much is waited for, and looks are no shorter than the usual ones: their error would be one of all looks
+"""There so much is waited for [s], and looks are no shorter than the usual ones: their error would be one of all looks
 alike, which no scatter shows."""
 MOST_DEVIATIONS: Final = 4.0
 """A pair that is off by more from the mean of several is clipped."""
@@ -214,7 +216,7 @@ class Looks:
         stretches: the latest, three at most; the last one is under way.
         paused_s: how long the run has paused since the last observation [s].
         active_s: the time observed, pauses left out [s].
-        rate_trend: by how much the first second after settling was behind the rest: the logarithm of the rates'
+        rate_trend: by how much the first second after settling was behind the next one: the logarithm of the rates'
             ratio, above 0 where it was still more like that at the limit before.
         power_trend: the same of the power.
         bites_slowly: whether these have shown that limits take longer to bite than is waited for. It lasts.
@@ -410,19 +412,20 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
 
 
 def _with_trend(looks: Looks, before_w: float, stretch: Stretch, scatter: Scatter) -> Looks:
-    """Return the looks with how far the first second of a stretch was behind the rest of its head."""
-    n = next((n for n in range(1, len(stretch.head)) if _duration_s(stretch.head[:n]) >= TREND_S * ALMOST), None)
-    if looks.bites_slowly or n is None or _duration_s(stretch.head[n:]) < TREND_S * ALMOST:
+    """Return the looks with how far the first second of a stretch was behind the next one, after a large change."""
+    if looks.bites_slowly or abs(math.log(stretch.power_limit_w / before_w)) < LARGE_RATIO:
         return looks
-    parts = stretch.head[:n], stretch.head[n:]
+    first, rest = _split(stretch.head, TREND_S)
+    rest, _ = _split(rest, NEXT_S)
+    parts = first, rest
     if not all(window.n_counted > 1 and window.energy_j > 0 for window in map(_window, parts)):
         return looks
-    first, rest = (_estimates(part, scatter) for part in parts)
+    earlier, later = (_estimates(part, scatter) for part in parts)
     sign = 1.0 if stretch.power_limit_w > before_w else -1.0
-    rate_log = sign * math.log(rest.iterations_per_s / first.iterations_per_s)
-    power_log = sign * math.log(rest.power_w / first.power_w)
-    rate_error = math.hypot(first.rate_error_ratio, rest.rate_error_ratio, WANDER_RATIO)
-    power_error = math.hypot(first.power_error_ratio, rest.power_error_ratio, WANDER_RATIO)
+    rate_log = sign * math.log(later.iterations_per_s / earlier.iterations_per_s)
+    power_log = sign * math.log(later.power_w / earlier.power_w)
+    rate_error = math.hypot(earlier.rate_error_ratio, later.rate_error_ratio, WANDER_RATIO)
+    power_error = math.hypot(earlier.power_error_ratio, later.power_error_ratio, WANDER_RATIO)
     rate_trend = looks.rate_trend.plus(rate_log, error_ratio=rate_error)
     power_trend = looks.power_trend.plus(power_log, error_ratio=power_error)
     return replace(
@@ -431,6 +434,14 @@ def _with_trend(looks: Looks, before_w: float, stretch: Stretch, scatter: Scatte
         power_trend=power_trend,
         bites_slowly=rate_trend.least_log > SAME_RATE_RATIO or power_trend.least_log > SAME_POWER_RATIO,
     )
+
+
+def _split(chunks: tuple[Observation, ...], first_s: float) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
+    """Return the first chunks that last so long together, and the rest; none where they are not that long."""
+    for n in range(1, len(chunks) + 1):
+        if _duration_s(chunks[:n]) >= first_s * (1 - ROUNDING_RATIO):
+            return chunks[:n], chunks[n:]
+    return (), ()
 
 
 def _with_warming(pair: Pair, sides: Sequence[Sequence[Observation]], inner: Sequence[Observation]) -> Pair:

@@ -119,7 +119,7 @@ class SiteState:
         grid: by zone, and "carbon" or "price"; with history and forecast.
         jobs: what is learnt of their batch sizes, until that is cleared.
         decisions: the newest changes of limits, the newest last; those from before the start are the history's.
-        n_refused: how many messages were about one node, GPU or run too many.
+        n_refused: how many messages were about one node, GPU, run or job too many.
         version: grows with each message that changed anything.
     """
 
@@ -146,7 +146,7 @@ class SiteState:
             case RunEnergy() | ProfileReport() | RunSchedule() if topic.run is not None:
                 self._take_of_run(topic.run, topic.node, message, now_s)
             case JobPosterior() if topic.job is not None:
-                self._is_taken(self.jobs, topic.job, message, MAX_JOBS)
+                self._take_of_job(topic.job, message)
             case GridSignal() if topic.zone is not None:
                 self._is_taken(self.grid, (topic.zone, topic.leaf), message, MAX_SIGNALS)
             case _:
@@ -167,6 +167,14 @@ class SiteState:
         elif message != gpu.limit:  # else the broker has sent the retained one again
             gpu.limit = message
             self._add_decision(message)
+
+    def _take_of_job(self, job: JobName, message: JobPosterior) -> None:
+        """Keep what is learnt of a job; of too many, which do not end as runs do, that heard of longest ago goes."""
+        if self.jobs.pop(job, None) is None and len(self.jobs) >= MAX_JOBS:
+            del self.jobs[next(iter(self.jobs))]
+            self.n_refused += 1
+        self.jobs[job] = message
+        self.version += 1
 
     def take_past(self, changes: Sequence[LimitChange]) -> None:
         """Take the changes of limits that the history has, newest first; what was heard of them stays."""

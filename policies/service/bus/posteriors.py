@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.batch_size.study import Belief, best_reached
 from policies.service.bus.event_queue import EventQueue
-from policies.service.errors import PolicyError, StoreUnavailableError, UnknownJobError
+from policies.service.errors import StoreUnavailableError, UnknownJobError
 from policies.service.ports import MessageBus
 from policies.service.records import ENDED, Job, JobKey, Posterior, Trial
 from policies.service.trials.hardware import max_powers_w
@@ -16,7 +16,6 @@ from policies.service.trials.observations import run_cost
 from publishers.messages.codec import MAX_SENTENCE, encode
 from publishers.messages.reports import MAX_TRIALS, BatchSizeBelief, JobPosterior, JobTrial
 from publishers.messages.topics import JobName, Topics
-from publishers.shared.log_once import FaultLog
 
 SETTLE_S: Final = 5.0
 """What changes within this time is one message [s]: a run that ends reports several times."""
@@ -77,7 +76,6 @@ class PosteriorPublisher:
         self._bus = bus
         self._topics = topics
         self._clock_s = clock_s
-        self._log = FaultLog(_LOGGER)
 
     async def run(self) -> None:
         """Publish until cancelled: first what is known, then what changes."""
@@ -112,8 +110,8 @@ class PosteriorPublisher:
             pass
         except StoreUnavailableError:
             return False
-        except (PolicyError, ArithmeticError, ValueError) as error:  # among them numpy's LinAlgError
-            self._log.report(f"{key}: what is believed of its batch sizes is not published: {error}")
+        except Exception:  # a bug with one job must not end the service, at each of its starts
+            _LOGGER.exception("%s: what is believed of its batch sizes is not published", key)
             return True
         self._bus.publish(self._topics.job(JobName(*key), "posterior"), payload, qos=1, retain=True)
         return True

@@ -22,13 +22,14 @@ from publishers.messages.reports import (
     GpuDescription,
     GpuEnergy,
     GridSignal,
+    JobPosterior,
     LimitChange,
     NodeStatus,
     ProfileReport,
     RunSchedule,
     SignalValue,
 )
-from publishers.messages.topics import RunKey
+from publishers.messages.topics import JobName, ParsedTopic, RunKey
 from tests.controller.history.energy_history.records import TOPICS, run_record
 from tests.fakes import KEY, MIDNIGHT_S
 
@@ -47,6 +48,18 @@ SIGNAL = GridSignal(
     age_s=0.0,
     value=120.0,
     values=[SignalValue(starts_s=MIDNIGHT_S, value=120.0)],
+)
+
+
+POSTERIOR = JobPosterior(
+    time_s=MIDNIGHT_S,
+    policy="knowledge-gradient",
+    eta=0.5,
+    default_batch_size=128,
+    next_batch_size=128,
+    next_reason="default_first",
+    next_detail="",
+    beliefs=[],
 )
 
 
@@ -163,6 +176,17 @@ def test_what_is_one_too_many_is_counted_and_what_is_known_goes_on(bound: str, m
     site.say_all(MIDNIGHT_S + 5.0)
     assert site.state.n_refused == 1
     assert site.state.gpus[GPU].heard_s == MIDNIGHT_S + 5.0
+
+
+def test_of_too_many_jobs_those_heard_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs do not end: one that is new must not be refused for ever."""
+    monkeypatch.setattr(site_state, "MAX_JOBS", 2)
+    state = SiteState()
+    for number in (1, 2, 1, 3):
+        job = JobName("ada", f"job-{number}")
+        state.take(ParsedTopic(leaf="posterior", job=job), POSTERIOR, MIDNIGHT_S)
+    assert [job.job for job in state.jobs] == ["job-1", "job-3"]
+    assert (state.n_refused, state.version) == (1, 4)
 
 
 def test_a_wrong_clock_makes_nobody_silent_and_what_a_broker_kept_is_not_new() -> None:

@@ -157,12 +157,15 @@ async def test_a_database_that_is_away_delays_and_loses_nothing(monkeypatch: pyt
         assert served.newest() is not None
 
 
-async def test_a_posterior_that_cannot_be_computed_costs_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ValueError("singular"), IndexError("a bug")], ids=repr)
+async def test_a_posterior_that_cannot_be_computed_costs_its_job_alone(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     studied = JobRepository.studied
 
     async def broken(self: JobRepository, key: JobKey) -> object:
         if key.job == "odd":
-            raise ValueError("singular")
+            raise error
         return await studied(self, key)
 
     monkeypatch.setattr(JobRepository, "studied", broken)
