@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import msgspec
+
 from controller.demo.day.demo import DemoOptions
 from controller.demo.day.monitor import BusMonitor
 from controller.demo.day.page import MessageClock
@@ -57,7 +59,8 @@ def _is_time(monitor: BusMonitor, settings: ViewSettings) -> bool:
 
 @asynccontextmanager
 async def _served(messages: list[Outgoing], state_dir: Path) -> AsyncIterator[str]:
-    bus, clock, stop = FakeBus(), MessageClock(0.0), asyncio.Event()
+    begun_s = msgspec.json.decode(messages[0].payload)["time_s"]
+    bus, clock, stop = FakeBus(), MessageClock(begun_s), asyncio.Event()
     config, topics = WebConfig(web=WebSettings(port=0)), Topics()
     store = SqliteStore(state_dir, topics=topics, config=config.retention)
     clock.follow(bus, topics)
