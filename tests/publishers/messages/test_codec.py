@@ -169,12 +169,13 @@ def test_a_message_with_one_random_field_is_rejected_or_still_valid(
 
 
 def _decode_if_valid(payload: bytes, kind: type[Message]) -> None:
-    """Decode; what is valid can be encoded again, and says the same."""
+    """Decode; what is valid can be encoded again, and says the same, as far as its numbers are not rounded."""
     try:
         message = decode(payload, kind)
     except DecodeError:
         return
-    assert decode(encode(message), kind) == message
+    told = encode(message)
+    assert encode(decode(told, kind)) == told
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
