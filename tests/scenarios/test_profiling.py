@@ -84,8 +84,8 @@ async def test_the_sweep_takes_the_time_that_settling_and_measuring_take(tmp_pat
         await Training(site).train(1_800)
     times_s = [time_s - MIDNIGHT_S for time_s, _ in gpu.history[:6]]
     steps_s = [b_s - a_s for a_s, b_s in pairwise([0.0, *times_s])]
-    # 10 to 20 s to settle, and 100 s to measure, in intervals of 5 s, the first of which is not whole.
-    assert all(110 <= step_s <= 135 for step_s in steps_s), steps_s
+    # At most 20 s to settle, and 100 s to measure, in intervals of 5 s, the first of which is not whole.
+    assert all(120 <= step_s <= 135 for step_s in steps_s), steps_s
 
 
 async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: Path) -> None:
