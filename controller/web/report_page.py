@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from controller.history.energy_history.query import Report
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry
+from controller.history.energy_history.sentence import PART_NAMES
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Bars, Chart, NameAxis, NumberAxis, Panel
 from controller.web.charts.ticks import number_text
-from controller.web.pages.savings import savings_of, slower_text, told_saving
+from controller.web.pages.savings import savings_of, slower_text, split_of, told_saving
 from controller.web.pages.words import percent_text, range_text, typeset
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
 from publishers.training.reporting.amounts import energy_text
@@ -29,7 +30,7 @@ _SUMMED: Final = tuple(
 )
 """Of a line's amounts; a sum of intervals is one that is wide enough, whatever is the same in several days."""
 _MONTH_LETTERS: Final = len("2026-11")
-_UNKNOWN: Final = "not known"
+UNKNOWN: Final = "not known"
 
 
 class ReportPage(Struct, frozen=True, kw_only=True):
@@ -244,25 +245,36 @@ def _bar_unit(total: Entry, entries: Sequence[Entry]) -> tuple[str, str, float]:
 
 
 def _rows(page: ReportPage) -> Iterator[Markup]:
-    """Yield the lines and their sum as a table; of many, those that used most, and of days the last ones."""
+    """Yield the lines and their sum as a table, and what their savings are made of as another.
+
+    Of many lines they have those that used most, and of days the last ones.
+    """
     shown = list(page.rows)
     if page.by == "day":
         shown = shown[-MAX_ROWS:]
     elif len(shown) > MAX_ROWS:
         shown = sorted(shown, key=lambda row: -(row.energy_j or 0.0))[:MAX_ROWS]
-    yield render_table(
-        (page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"),
-        [_cells(row) for row in (*shown, replace(page.total, name="all"))],
-        row_classes=[*("" for _ in shown), "sum"],
-    )
+    shown.append(replace(page.total, name="all"))
+    yield _table((page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"), [_cells(row) for row in shown])
+    if any(map(split_of, shown)):
+        rows = [_split_cells(row) for row in shown if row.measured_runs]
+        yield _table((f"saved (90 %), by {page.by}", *PART_NAMES.values()), rows)
     if len(page.rows) > MAX_ROWS:
         left_out = number_text(len(page.rows) - MAX_ROWS)
         which = "earlier ones" if page.by == "day" else "more, which used less,"
         yield element("p", escaped(f"{left_out} {which} are in the sum."), class_="note")
 
 
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    return render_table(headings, rows, row_classes=[*("" for _ in rows[1:]), "sum"])
+
+
+def _split_cells(row: Entry) -> tuple[str, ...]:
+    return row.name, *([part.saved_text for _, part in split_of(row)] or [UNKNOWN] * len(PART_NAMES))
+
+
 def _cells(row: Entry) -> tuple[str, ...]:
-    slower = slower_text(row) or _UNKNOWN
+    slower = slower_text(row) or UNKNOWN
     time = typeset(duration_text(row.duration_s or 0.0))
     return row.name, number_text(row.runs or 0), time, used_text(row), _saved_text(row), slower
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 from rich.console import Console
+from rich.table import Table
 
 from controller.cli.configuration import add_configuration
 from controller.cli.history.client import fetch_report
@@ -20,8 +21,8 @@ from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_reports, period_of
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import Entry, csv_text
-from controller.history.energy_history.sentence import saved_text, slower_text, used_text
-from controller.web.report_page import page_of, render_report
+from controller.history.energy_history.sentence import PART_NAMES, saved_text, slower_text, split_texts, used_text
+from controller.web.report_page import UNKNOWN, page_of, render_report
 from gridchase.cli.verb import VERSION, utf8_text
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import duration_text
@@ -143,9 +144,23 @@ def _print(found: Report, console: Console) -> None:
     for row in found.rows:
         table.add_row(*map(shown, _cells(row)))
     console.print(table)
+    if any(map(split_texts, found.rows)):
+        console.print(_split_table(found))
     combined = [found.combined] if any(row.measured_runs for row in found.rows) else []
     for sentence in (*combined, *found.counted):
         console.print(shown(sentence), style="dim", highlight=False)
+
+
+def _split_table(found: Report) -> Table:
+    table = plain_table("what that saving is made of")
+    table.add_column(found.by, overflow="fold")
+    for name in PART_NAMES.values():
+        table.add_column(name)
+    known = [row for row in found.rows if row.measured_runs]
+    for row in known if len(known) == 1 else [*known, replace(found.total, name="all")]:
+        texts = split_texts(row) or [UNKNOWN] * len(PART_NAMES)
+        table.add_row(*map(shown, (row.name, *texts)))
+    return table
 
 
 def _cells(row: Entry) -> list[str]:

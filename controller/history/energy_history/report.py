@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -53,7 +53,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `saved_…` is of the `measured_runs` of all `runs`, with the half-width of its 90 % interval (`…_ci90_…`); ratios
     are shares of what the same work would have used, or how long it would have taken, at the prior limits, which is
-    `baseline_…`.
+    `baseline_…`. `better_limit_…`, `following_…` (the grid) and `measuring_…` are what the saving is made of, where
+    that is known of all of it: they add up to it.
     """
 
     name: str
@@ -79,6 +80,18 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_cost_ratio: float | None = None
     slowdown_ratio: float | None = None
     slowdown_ci90_ratio: float | None = None
+    better_limit_carbon_g: float | None = None
+    better_limit_carbon_ci90_g: float | None = None
+    better_limit_cost: float | None = None
+    better_limit_cost_ci90: float | None = None
+    following_carbon_g: float | None = None
+    following_carbon_ci90_g: float | None = None
+    following_cost: float | None = None
+    following_cost_ci90: float | None = None
+    measuring_carbon_g: float | None = None
+    measuring_carbon_ci90_g: float | None = None
+    measuring_cost: float | None = None
+    measuring_cost_ci90: float | None = None
 
 
 def csv_text(rows: Iterable[Entry]) -> str:
@@ -131,7 +144,8 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
     )
     quantities = ("energy_j", "carbon_g", *(("cost",) if cost is not None else ()))
     saved = {key: value for quantity in quantities for key, value in _saved(measured, quantity).items()}
-    return msgspec.structs.replace(entry, **saved, **_slowdown(measured))
+    split = {key: value for quantity in quantities[1:] for key, value in _split(measured, quantity).items()}
+    return msgspec.structs.replace(entry, **saved, **_slowdown(measured), **split)
 
 
 class SavingPart(NamedTuple):
@@ -142,22 +156,35 @@ class SavingPart(NamedTuple):
     ci90: float
 
 
-def saving_parts(parts: Sequence[Part], quantity: Literal["carbon_g", "cost"]) -> list[SavingPart]:
-    """Return what the saving of runs is made of; none where the parts of each are not known, so that they add up."""
-    known = _known_of([part for part in parts if _is_measured(part)], quantity)
+def saving_parts(entry: Entry) -> list[SavingPart]:
+    """Return what the saving that is told first is made of: of carbon, else of money; none: that is not known."""
+    quantity = "carbon_g" if entry.saved_carbon_g is not None else "cost"
+    found = [[getattr(entry, key) for key in _amount_and_half(name, quantity)] for name in PARTS]
+    return [] if None in found[0] else [SavingPart(name, *known) for name, known in zip(PARTS, found, strict=True)]
+
+
+def _split(parts: Sequence[Part], quantity: str) -> Amounts:
+    """Return what the saving of runs is made of; nothing where that is not known of each, so that it adds up."""
+    known = _known_of(parts, quantity)
     if not known or any(getattr(part.record, _half_of(name)) is None for part in known for name in PARTS):
-        return []
-    found = [
-        SavingPart(
-            name,
-            sum(part.amounts[f"{name}_{quantity}"] or 0.0 for part in known),
-            _baseline_ci(known, quantity, partial(_half_ratio, name=_half_of(name))),
-        )
-        for name in PARTS
-    ]
+        return {}
     used, baseline = _sums(known, quantity)
-    is_all = abs(sum(part.saved for part in found) - (baseline - used)) <= SAME_RATIO * abs(baseline)
-    return found if is_all else []
+    saved = {name: sum(part.amounts[f"{name}_{quantity}"] or 0.0 for part in known) for name in PARTS}
+    if abs(sum(saved.values()) - (baseline - used)) > SAME_RATIO * abs(baseline):
+        return {}
+    halves = {name: _baseline_ci(known, quantity, partial(_half_ratio, name=_half_of(name))) for name in PARTS}
+    return {
+        key: value
+        for name in PARTS
+        for key, value in zip(_amount_and_half(name, quantity), (saved[name], halves[name]), strict=True)
+    }
+
+
+def _amount_and_half(name: str, quantity: str) -> tuple[str, str]:
+    """Return the fields of an amount and of half its interval: `saved`, `carbon_g`: `saved_carbon_ci90_g`."""
+    stem, _, unit = quantity.partition("_")
+    unit = f"_{unit}" if unit else ""
+    return f"{name}_{stem}{unit}", f"{name}_{stem}_ci90{unit}"
 
 
 def _half_of(name: str) -> str:
@@ -194,13 +221,12 @@ def _saved(parts: Sequence[Part], quantity: str) -> Amounts:
         return {}
     used, baseline = _sums(known, quantity)
     ci90 = _baseline_ci(known, quantity, partial(_half_ratio, name=_interval_of(quantity)))
-    stem, _, unit = quantity.partition("_")
-    unit = f"_{unit}" if unit else ""
+    amount, half = _amount_and_half("saved", quantity)
     return {
         f"baseline_{quantity}": baseline,
-        f"saved_{stem}{unit}": baseline - used,
-        f"saved_{stem}_ci90{unit}": ci90,
-        f"saved_{stem}_ratio": 1 - used / baseline if baseline > 0 else None,
+        amount: baseline - used,
+        half: ci90,
+        f"saved_{quantity.partition('_')[0]}_ratio": 1 - used / baseline if baseline > 0 else None,
     }
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from controller.history.energy_history.reading import Period
-from controller.history.energy_history.report import TOO_EARLY, Entry, Part
+from controller.history.energy_history.report import TOO_EARLY, Entry, Part, saving_parts
 from policies.vocabulary.units import duration_text
 from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text, power_text
 
@@ -15,6 +15,12 @@ MAX_NAMED: Final = 4
 """Sources, or jobs, that a sentence names: those with most runs."""
 MIN_UNMEASURED_S: Final = 60.0
 """Less is not told [s]."""
+PART_NAMES: Final = {
+    "better_limit": "better limit",
+    "following": "following the grid",
+    "measuring": "measuring",
+}
+"""What a saving is made of."""
 _SIGNALS: Final = {
     "average": "Carbon is location-based, by the average intensity of the grid",
     "marginal": "Carbon is location-based, by the marginal intensity of the grid",
@@ -121,6 +127,16 @@ def saved_text(entry: Entry) -> str:
     """Return what was saved first of all: carbon, else money, else energy; with its interval."""
     told = _told(entry)
     return TOO_EARLY if told is None else _with_interval(told)
+
+
+def split_texts(entry: Entry) -> list[str]:
+    """Return what the same saving is made of, each part with its interval, as `PART_NAMES`; none: not known."""
+    told = _told(entry)
+    if told is None:
+        return []
+    return [
+        _with_interval(told._replace(amount=part.saved, half=part.ci90, ratio=None)) for part in saving_parts(entry)
+    ]
 
 
 class _Saving(NamedTuple):

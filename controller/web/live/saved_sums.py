@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from controller.history.energy_history.growth import day_of
 from controller.history.energy_history.reading import MeanPower, Period, RunFilter, mean_powers, run_parts
-from controller.history.energy_history.report import Entry, SavingPart, entry_of, saving_parts
+from controller.history.energy_history.report import Entry, entry_of
 from controller.runtime.machine_zone import MACHINE_ZONE
 from controller.web.store import SiteStore
 from policies.database.errors import DatabaseVersionError
@@ -39,7 +39,6 @@ class Sums(NamedTuple):
         today: the sum since then.
         week: of seven days.
         month: of this month.
-        parts: what the saving of today is made of, of the quantity that is told; none: not known.
     """
 
     since_s: float
@@ -47,7 +46,6 @@ class Sums(NamedTuple):
     today: Entry
     week: Entry
     month: Entry
-    parts: Sequence[SavingPart] = ()
 
 
 class _Since(NamedTuple):
@@ -141,8 +139,7 @@ def _sums(connection: Connection, *, since: _Since, known: Sums | None, now_s: f
         periods += [Period(since_s, now_s) for since_s in (now_s - 7 * DAY_S, since.month_s)]
     of_today, *longer = run_parts(connection, periods, RunFilter())
     today = entry_of("", of_today)
-    parts = saving_parts(of_today, "carbon_g" if today.saved_carbon_g is not None else "cost")
     if known is not None and has_longer:
-        return known._replace(today=today, parts=parts)
+        return known._replace(today=today)
     week, month = (entry_of("", of_period) for of_period in longer)
-    return Sums(since.day_s, now_s, today, week, month, parts)
+    return Sums(since.day_s, now_s, today, week, month)

@@ -36,7 +36,7 @@ from controller.web.pages.layout import (
 )
 from controller.web.pages.log import Line, line_limits, line_reason, log_lines
 from controller.web.pages.plan_chart import plan_chart, without_overhead
-from controller.web.pages.savings import PART_NAMES, run_entry, savings_of, slower_text, told_saving
+from controller.web.pages.savings import run_entry, savings_of, slower_text, split_of, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
@@ -219,20 +219,12 @@ def _saved_today(overview: Overview, *, n_running: int) -> Markup:
             for name, entry in (("In 7 days", sums.week), ("this month", sums.month))
             if (told := told_saving(entry)) is not None
         )
-        if is_told and sums.parts:
-            content.append(render_facts(_parts(sums)))
+        parts = split_of(sums.today)
+        if parts:
+            content.append(render_facts((name, escaped(part.saved_text)) for name, part in parts))
         content += [element("p", escaped(longer), class_="small")] if longer else []
     note = "since midnight, against the same work at the prior limits"
     return render_card("Saved today", *content, width="wide", note=note, link=("/history", "History"))
-
-
-def _parts(sums: Sums) -> Iterator[tuple[str, Markup]]:
-    """Yield what the saving of today is made of."""
-    told = told_saving(sums.today)
-    if told is not None:
-        for part in sums.parts:
-            amount = told._replace(saved=part.saved, ci90=part.ci90, saved_ratio=None)
-            yield PART_NAMES[part.name], escaped(amount.saved_text)
 
 
 def _no_saving(today: Entry, n_running: int) -> Markup:

@@ -2,21 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from controller.history.energy_history.growth import run_amounts
-from controller.history.energy_history.report import Entry, Part, entry_of
+from controller.history.energy_history.report import Entry, Part, entry_of, saving_parts
+from controller.history.energy_history.sentence import PART_NAMES
 from controller.web.pages.words import percent_text, range_text, typeset
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text
-
-PART_NAMES: Final = {
-    "better_limit": "better limit",
-    "following": "following the grid",
-    "measuring": "measuring",
-}
-"""What a saving is made of."""
 
 
 class Saving(NamedTuple):
@@ -81,6 +75,17 @@ def savings_of(entry: Entry) -> list[Saving]:
 def told_saving(entry: Entry) -> Saving | None:
     """Return the quantity whose saving is told: carbon, else money, else energy; None: too early to tell."""
     return next((quantity for quantity in savings_of(entry) if quantity.saved is not None), None)
+
+
+def split_of(entry: Entry) -> list[tuple[str, Saving]]:
+    """Return what the saving that is told is made of, by the names of its parts; none: that is not known."""
+    told = told_saving(entry)
+    if told is None:
+        return []
+    return [
+        (PART_NAMES[part.name], told._replace(saved=part.saved, ci90=part.ci90, saved_ratio=None))
+        for part in saving_parts(entry)
+    ]
 
 
 def slower_text(entry: Entry) -> str:

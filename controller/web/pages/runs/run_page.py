@@ -7,7 +7,7 @@ from typing import Final
 
 from controller.history.energy_history.reading import PastRun, RunQuarter
 from controller.history.energy_history.report import Part
-from controller.history.energy_history.sentence import how_counted
+from controller.history.energy_history.sentence import PART_NAMES, how_counted
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
 from controller.web.live.site_state import SILENT_S, RunState, SiteState
@@ -28,7 +28,7 @@ from controller.web.pages.runs.curve import curve_chart
 from controller.web.pages.runs.plan import plan_chart_of_run
 from controller.web.pages.runs.runs_page import render_run_state, used_text, who
 from controller.web.pages.runs.slowdown import slowdown_chart
-from controller.web.pages.savings import PART_NAMES, run_entry, slower_text, told_saving
+from controller.web.pages.savings import run_entry, slower_text, told_saving
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,

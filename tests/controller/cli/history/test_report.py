@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +21,14 @@ from controller.config import HistoryConfig
 from controller.history.energy_history.history_file import HistoryFile
 from gridchase.cli.closed_pipe import ended_by_closed_pipe
 from tests.closed_pipe import closed_pipe
-from tests.controller.history.energy_history.records import TOPICS, gpu_message, measured, run_message, run_record
+from tests.controller.history.energy_history.records import (
+    TOPICS,
+    gpu_message,
+    measured,
+    run_message,
+    run_record,
+    split,
+)
 
 NOON_S = datetime(2026, 11, 5, 12, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
 LATE_S = datetime(2026, 11, 5, 23, 50, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
@@ -44,7 +52,8 @@ def database(tmp_path: Path) -> str:
     history = HistoryFile(path, topics=TOPICS, config=HistoryConfig(), session_s=NOON_S)
     for at_s, energy_j in ((NOON_S, 3.6e6), (LATE_S, 7.2e6), (NEXT_S, 9e6)):
         record = run_record(time_s=at_s, duration_s=at_s - NOON_S + 100, energy_j=energy_j, carbon_g=energy_j / 9e3)
-        final = msgspec.structs.replace(measured(record, saved_ratio=0.1), final=at_s == NEXT_S)
+        known = split(measured(record, saved_ratio=0.1), 0.04)
+        final = msgspec.structs.replace(known, final=at_s == NEXT_S)
         messages = [run_message(final), run_message(final, node="node-a")]
         messages += [gpu_message(at_s, energy_j, gpu_uuid=f"GPU-{number}", gpu_index=number) for number in range(2)]
         history.write(messages, now_s=at_s)
@@ -134,6 +143,53 @@ def test_days_are_those_of_the_local_zone_and_add_up(database: str, capsys: pyte
     assert [(row["name"], row["energy_j"]) for row in report["rows"]] == [("2026-11-05", 7.2e6), ("2026-11-06", 1.8e6)]
     assert sum(row["saved_carbon_g"] for row in report["rows"]) == pytest.approx(report["total"]["saved_carbon_g"])
     assert "saved_carbon_g" in report["total"]
+
+
+SPLIT_G = {"better_limit_carbon_g": 0.07, "following_carbon_g": 0.04, "measuring_carbon_g": -0.01}
+"""Of the baseline of the run, which is ten ninths of the kilogram that it used."""
+
+
+def test_what_a_saving_is_made_of_adds_up_over_days_to_the_gram(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["report", "--database", database, "--month", "2026-11", "--run", "r1"]
+    assert main([*asked, "--by", "day", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert main([*asked, "--by", "run", "--csv"]) == 0
+    (run,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    for name, ratio in SPLIT_G.items():
+        whole_g, half_name = pytest.approx(ratio * 1e4 / 9, abs=1e-2), name.replace("carbon", "carbon_ci90")
+        of_days_g = [row[name] for row in report["rows"]]
+        assert [len(of_days_g), sum(of_days_g), report["total"][name], float(run[name])] == [2, *[whole_g] * 3]
+        assert float(run[half_name]) == pytest.approx(0.005 * 1e4 / 9, abs=1e-2)
+    assert sum(report["total"][name] for name in SPLIT_G) == pytest.approx(report["total"]["saved_carbon_g"], abs=1e-2)
+    assert main([*asked, "--by", "day"]) == 0
+    table = capsys.readouterr().out.partition("what that saving is made of")[2]
+    assert "44.4 g CO2e (90 %: 38.9 g CO2e to 50 g CO2e)" in table
+    assert main([*asked, "--by", "day", "--html", str(tmp_path / "page.html")]) == 0
+    page = unescape((tmp_path / "page.html").read_text(encoding="utf-8")).replace("\u00a0", " ")
+    assert "44.4 g CO₂e (38.9 to 50 g CO₂e)" in page.partition("following the grid")[2]
+
+
+def test_what_savings_of_older_databases_are_made_of_is_not_known(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(database) as connection:
+        for table in ("runs", "run_quarters"):
+            connection.execute(f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in SPLIT_G)}")  # noqa: S608
+    connection.close()
+    asked = ["report", "--database", database, "--month", "2026-11", "--run", "r1"]
+    assert main([*asked, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "saved_carbon_g" in report["total"]
+    assert not SPLIT_G.keys() & (report["total"].keys() | report["rows"][0].keys())
+    assert main([*asked, "--csv"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert {row[name] for name in SPLIT_G} == {""}
+    assert main(asked) == 0
+    assert main([*asked, "--html", str(tmp_path / "page.html")]) == 0
+    shown = capsys.readouterr().out + (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "following the grid" not in shown
 
 
 def test_gpus_are_counted_with_runs_and_without(database: str, capsys: pytest.CaptureFixture[str]) -> None:

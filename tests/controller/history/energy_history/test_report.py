@@ -69,12 +69,11 @@ def test_a_part_of_a_run_has_the_share_of_its_interval() -> None:
 
 def test_what_a_saving_is_made_of_adds_up_to_it() -> None:
     parts = [part(split(KNOWN, 0.03), job="a"), part(split(KNOWN, 0.05), job="b")]
-    found = saving_parts(parts, "carbon_g")
+    found = saving_parts(entry_of("", parts))
     assert [it.name for it in found] == ["better_limit", "following", "measuring"]
     assert [it.saved for it in found] == pytest.approx([14.0, 8.0, -2.0])
     assert sum(it.saved for it in found) == pytest.approx(entry_of("", parts).saved_carbon_g or 0.0)
     assert [it.ci90 for it in found] == pytest.approx([0.5 * math.sqrt(2)] * 3)
-    assert saving_parts(parts, "cost") == []
 
 
 @pytest.mark.parametrize(
@@ -87,14 +86,15 @@ def test_what_a_saving_is_made_of_adds_up_to_it() -> None:
     ids=["a run does not know its parts", "it has known them only since", "a part has no interval"],
 )
 def test_what_a_saving_is_made_of_is_not_told_of_a_part_of_it(other: Part) -> None:
-    assert saving_parts([part(split(KNOWN, 0.03)), other], "carbon_g") == []
+    assert saving_parts(entry_of("", [part(split(KNOWN, 0.03)), other])) == []
 
 
 def test_what_a_days_saving_is_made_of_is_the_growth_of_the_parts() -> None:
     account, _ = run_growth(None, split(KNOWN, 0.03))
     later = run_record(time_s=(KNOWN.time_s or 0.0) + 900.0, duration_s=2_000.0, energy_j=18e5, carbon_g=170.0)
     _, grown = run_growth(account, split(measured(later, saved_ratio=0.15), 0.06))
-    found = saving_parts([part(split(measured(later, saved_ratio=0.15), 0.06), amounts=grown)], "carbon_g")
+    today = part(split(measured(later, saved_ratio=0.15), 0.06), amounts=grown)
+    found = saving_parts(entry_of("", [today]))
     assert [it.saved for it in found] == pytest.approx([0.10 * 200 - 8, 0.06 * 200 - 3, -0.01 * 200 + 1])
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from controller.history.energy_history.growth import run_amounts
 from controller.history.energy_history.reading import MeanPower
-from controller.history.energy_history.report import Part, entry_of, saving_parts
+from controller.history.energy_history.report import Part, entry_of
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import Shown, SiteState
 from controller.web.pages.overview import Overview
@@ -205,10 +205,9 @@ class Site:
         """Return what the first page is about, with the sums of the runs that are known."""
         parts = [Part(*key, run.energy, run_amounts(run.energy)) for key, run in self.state.runs.items() if run.energy]
         entry = entry_of("", parts)
-        of_today = saving_parts(parts, "carbon_g")
         quarter_s = self.now_s // 900 * 900
         drawn = [MeanPower(quarter_s - 900.0 * back, 160.0 * len(self.state.gpus)) for back in range(48, 0, -1)]
-        sums = Sums(self.now_s, self.now_s, entry, entry, entry, of_today)
+        sums = Sums(self.now_s, self.now_s, entry, entry, entry)
         return Overview(self.state, sums, "", troubles, drawn if self.state.gpus else ())
 
 
