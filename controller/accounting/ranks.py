@@ -1,6 +1,7 @@
 """The training processes of one run on this node: which process owns a rank, which have ended, which are silent."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,6 +23,7 @@ from controller.runtime.clock import NS_PER_S
 from policies.profiling.rhythm_track import RunRhythm, rhythm_of_run
 from publishers.messages.topics import RunKey
 from publishers.messages.training import RankStatus
+from publishers.training.reporting.amounts import UNNAMED
 
 GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: a rank that has not come by then runs on another node."""
@@ -285,6 +287,15 @@ class Ranks:
         work = [log.work_per_iteration or 0.0 for log in self.logs]
         return sum(work) if work and all(work) else None
 
+    def told_work(self) -> dict[str, str | float | None]:
+        """Return the work of all iterations here, by field of `RunEnergy`; nothing where a rank does not tell it."""
+        done = [(rank.log.work_per_iteration or 0.0) * rank.log.n_mean for rank in self.members.values()]
+        totals = [rank.status.total_work for rank in self.members.values()]
+        if not all(done):
+            return {}
+        total = None if None in totals else math.fsum(filter(None, totals))
+        return {"work": math.fsum(done), "total_work": total, "work_unit": self.status.work_unit}
+
     @property
     def awaits_work(self) -> bool:
         """Return whether the work of a mean iteration will soon be known."""
@@ -429,7 +440,7 @@ class Ranks:
         logs = {number: rank.log for number, rank in self.members.items() if not rank.ended}
         if told is not None and not self._has_told_work:
             self._has_told_work = True
-            unit = self.status.work_unit or "units of work"
+            unit = self.status.work_unit or UNNAMED
             _LOGGER.info("%s: counting by work: %.4g %s in a mean iteration", self.name, told, unit)
         silent = [n for n, log in logs.items() if not log.work_per_iteration and log.n_iterations > 2 * MEAN_ITERATIONS]
         is_expected = self._has_told_work or any(

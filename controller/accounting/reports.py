@@ -37,7 +37,7 @@ MAX_NAME = 200
 """Characters of a source or a zone."""
 CHANGED_RATIO = 0.01
 """A measurement is published again once it has changed by so much."""
-SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost")
+SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost", "work", "total_work")
 """What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
 
 SPLIT: Final = ("better_limit", "following", "measuring")

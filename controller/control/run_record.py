@@ -189,7 +189,8 @@ class RunRecord:
                 now_s=now_s,
                 host_power_w=self._energy.host_power_w,
                 pue=self._energy.pue,
-            ),
+            )
+            | self._ranks.told_work(),
         )
         whole = self._reporter.whole(part)
         if final and whole is not None:

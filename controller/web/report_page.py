@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.history.energy_history.query import Report
 from controller.history.energy_history.report import HOW_COMBINED, TOO_EARLY, Entry
-from controller.history.energy_history.sentence import PART_NAMES
+from controller.history.energy_history.sentence import PART_NAMES, worked_text
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped
 from controller.web.charts.document import render_document, render_table
 from controller.web.charts.figure import render_chart
@@ -245,10 +245,7 @@ def _bar_unit(total: Entry, entries: Sequence[Entry]) -> tuple[str, str, float]:
 
 
 def _rows(page: ReportPage) -> Iterator[Markup]:
-    """Yield the lines and their sum as a table, and what their savings are made of as another.
-
-    Of many lines they have those that used most, and of days the last ones.
-    """
+    """Yield the lines and their sum as a table; of many, those that used most, and of days the last ones."""
     shown = list(page.rows)
     if page.by == "day":
         shown = shown[-MAX_ROWS:]
@@ -257,8 +254,12 @@ def _rows(page: ReportPage) -> Iterator[Markup]:
     shown.append(replace(page.total, name="all"))
     yield _table((page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"), [_cells(row) for row in shown])
     if any(map(split_of, shown)):
-        rows = [_split_cells(row) for row in shown if row.measured_runs]
-        yield _table((f"saved (90 %), by {page.by}", *PART_NAMES.values()), rows)
+        split = [_split_cells(row) for row in shown if row.measured_runs]
+        yield element("p", escaped("What that saving is made of, with 90 % intervals:"))
+        yield _table((page.by, *PART_NAMES.values()), split)
+    if any(map(worked_text, shown)):
+        yield element("p", escaped("The work that trainings tell, and the energy of the GPUs for it:"))
+        yield _table((page.by, "work"), [(row.name, text) for row in shown if (text := worked_text(row))])
     if len(page.rows) > MAX_ROWS:
         left_out = number_text(len(page.rows) - MAX_ROWS)
         which = "earlier ones" if page.by == "day" else "more, which used less,"
@@ -266,6 +267,7 @@ def _rows(page: ReportPage) -> Iterator[Markup]:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """Return lines as a table, the last of which is their sum."""
     return render_table(headings, rows, row_classes=[*("" for _ in rows[1:]), "sum"])
 
 

@@ -257,7 +257,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     limit that a person had pinned, `pinned_extra_…` what their work took beyond what the plan would have taken, all
     four or none; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
     `signal_…` say by which signal its carbon or cost was last counted. `host_power_w` and `pue` are what its plan
-    weighs beside the GPUs, where they are configured: no amount here has them.
+    weighs beside the GPUs, where they are configured: no amount here has them. `work` is what its iterations were told
+    to be, in `work_unit`, of `total_work` in all; absent where a rank does not tell its own.
     """
 
     time_s: TimeS | None = None
@@ -326,6 +327,9 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     signal_unmeasured_s: Amount | None = None
     host_power_w: PowerW | None = None
     pue: Annotated[float, Meta(ge=1, le=5)] | None = None
+    work: Amount | None = None
+    total_work: Amount | None = None
+    work_unit: Name | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     last_rank: Count | None = None
     final: bool = False

@@ -79,6 +79,7 @@ async def test_the_account_of_a_run_that_tells_its_work_is_that_of_its_tokens(tm
     top_s = training.n_tokens / MEAN_TOKENS / fast_rate_per_s(PRIOR_W) + training.n_iterations * DRAW_S
     used_j = energy_j(gpu, training.begin_s, training.end_s)
     baseline_j = POWER_RATIO * PRIOR_W * top_s
+    assert final.work == pytest.approx(training.n_tokens, rel=1e-3)
     assert final.iterations == training.n_iterations
     assert final.baseline_energy_j == pytest.approx(baseline_j, rel=2e-3)
     assert final.saved_ratio == pytest.approx(1 - used_j / baseline_j, abs=2e-3)

@@ -21,7 +21,14 @@ from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_reports, period_of
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import Entry, csv_text
-from controller.history.energy_history.sentence import PART_NAMES, saved_text, slower_text, split_texts, used_text
+from controller.history.energy_history.sentence import (
+    PART_NAMES,
+    saved_text,
+    slower_text,
+    split_texts,
+    used_text,
+    worked_text,
+)
 from controller.web.report_page import UNKNOWN, page_of, render_report
 from gridchase.cli.verb import VERSION, utf8_text
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
@@ -131,24 +138,28 @@ def _print(found: Report, console: Console) -> None:
     console.print(shown(found.headline), highlight=False, soft_wrap=not console.is_terminal)
     if not found.rows:
         return
-    is_of_runs = found.by not in BY_HARDWARE
-    table = plain_table()
-    table.add_column(found.by, overflow="fold")
-    if is_of_runs:
-        for name in ("runs", "time"):
-            table.add_column(name, justify="right")
-    table.add_column("used")
-    if is_of_runs:
-        table.add_column("saved")
-        table.add_column("slower", justify="right")
-    for row in found.rows:
-        table.add_row(*map(shown, _cells(row)))
-    console.print(table)
+    console.print(_table(found))
     if any(map(split_texts, found.rows)):
         console.print(_split_table(found))
     combined = [found.combined] if any(row.measured_runs for row in found.rows) else []
     for sentence in (*combined, *found.counted):
         console.print(shown(sentence), style="dim", highlight=False)
+
+
+def _table(found: Report) -> Table:
+    """Return the lines: of GPUs and nodes what they used, and of runs the work, too, where one tells it."""
+    headings = [found.by, "used"]
+    if found.by not in BY_HARDWARE:
+        headings = [found.by, "runs", "time", "used", "saved", "slower", "work"]
+    cells = [_cells(row) for row in found.rows]
+    n_columns = len(headings) if any(row[-1] for row in cells) else len(headings) - 1
+    table = plain_table()
+    for name in headings[:n_columns]:
+        is_name, is_number = name == found.by, name in {"runs", "time", "slower"}
+        table.add_column(name, overflow="fold" if is_name else "ellipsis", justify="right" if is_number else "left")
+    for row in cells:
+        table.add_row(*map(shown, row[:n_columns]))
+    return table
 
 
 def _split_table(found: Report) -> Table:
@@ -167,4 +178,4 @@ def _cells(row: Entry) -> list[str]:
     if row.runs is None:
         return [row.name, used_text(row)]
     time_text = duration_text(row.duration_s or 0.0)
-    return [row.name, str(row.runs), time_text, used_text(row), saved_text(row), slower_text(row)]
+    return [row.name, str(row.runs), time_text, used_text(row), saved_text(row), slower_text(row), worked_text(row)]

@@ -19,7 +19,7 @@ LATE_S: Final = 86_400.0
 """A record this much older than the newest is no late one: the clock was far ahead [s]."""
 
 USED: Final = ("duration_s", "energy_j", "carbon_g", "cost")
-ONLY_GROWING: Final = ("duration_s", "energy_j", "carbon_g")
+ONLY_GROWING: Final = ("duration_s", "energy_j", "carbon_g", "work", "worked_energy_j")
 """With a negative price, a cost may fall."""
 COMPARED: Final = tuple(f"compared_{name}" for name in USED)
 """What was used, as far as there is evidence of what the same work would have used at the prior limit."""
@@ -31,7 +31,9 @@ SPLIT: Final = {
     for part in ("better_limit", "following", "measuring")
 }
 """What that difference is made of, of the quantity that the run was planned by: the part, and the quantity."""
-RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE, *SPLIT)
+WORKED: Final = ("work", "worked_energy_j")
+"""How much work was done, and what was used until it was known."""
+RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE, *SPLIT, *WORKED)
 GPU_AMOUNTS: Final = ("energy_j", "carbon_g", "cost")
 CURRENCY_SEPARATOR: Final = ", "
 """Between the currencies of a run or GPU that was priced in several."""
@@ -77,16 +79,17 @@ def run_amounts(record: RunEnergy) -> Amounts:
     Without evidence nothing is known to compare; only the final record says that there is none at all: a zero.
     """
     used: Amounts = {name: getattr(record, name) for name in USED}
+    worked: Amounts = {"work": record.work, "worked_energy_j": None if record.work is None else record.energy_j}
     if record.evidence not in KNOWN_EVIDENCE:
         nothing = 0.0 if record.final else None
         owed = {name: _bare(name) for name in (*COMPARED, *BASELINE)}
         owed |= {name: quantity for name, (_, quantity) in SPLIT.items()}
-        return used | {name: None if used[quantity] is None else nothing for name, quantity in owed.items()}
+        return used | worked | {name: None if used[quantity] is None else nothing for name, quantity in owed.items()}
     compared: Amounts = {f"compared_{name}": value for name, value in used.items()}
     baseline = _baseline(record)
     has_baseline = {_bare(name) for name, value in baseline.items() if value is not None}
     shares = {name: value if _bare(name) in has_baseline else None for name, value in (compared | baseline).items()}
-    return used | shares | _split(record, shares)
+    return used | worked | shares | _split(record, shares)
 
 
 def run_growth(

@@ -5,12 +5,12 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, SPLIT, Amounts, added
+from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, SPLIT, WORKED, Amounts, added
 from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 
 HOW_COMBINED: Final = (
@@ -54,7 +54,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `saved_…` is of the `measured_runs` of all `runs`, with the half-width of its 90 % interval (`…_ci90_…`); ratios
     are shares of what the same work would have used, or how long it would have taken, at the prior limits, which is
     `baseline_…`. `better_limit_…`, `following_…` (the grid) and `measuring_…` are what the saving is made of, where
-    that is known of all of it: they add up to it.
+    that is known of all of it: they add up to it. `work` is of the runs that tell it, all in one unit, and
+    `energy_per_work_j` what they used for each unit of it.
     """
 
     name: str
@@ -92,6 +93,10 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     measuring_carbon_ci90_g: float | None = None
     measuring_cost: float | None = None
     measuring_cost_ci90: float | None = None
+    work: float | None = None
+    work_unit: str | None = None
+    worked_energy_j: float | None = None
+    energy_per_work_j: float | None = None
 
 
 def csv_text(rows: Iterable[Entry]) -> str:
@@ -145,7 +150,18 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
     quantities = ("energy_j", "carbon_g", *(("cost",) if cost is not None else ()))
     saved = {key: value for quantity in quantities for key, value in _saved(measured, quantity).items()}
     split = {key: value for quantity in quantities[1:] for key, value in _split(measured, quantity).items()}
-    return msgspec.structs.replace(entry, **saved, **_slowdown(measured), **split)
+    return msgspec.structs.replace(entry, **saved, **_slowdown(measured), **split, **_worked(parts))
+
+
+def _worked(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the work of the runs that tell it, and what they used for it; nothing where their units differ."""
+    known = [part for part in parts if part.amounts.get("work")]
+    units = {part.record.work_unit for part in known}
+    if len(units) != 1:
+        return {}
+    work, energy_j = (sum(part.amounts[name] or 0.0 for part in known) for name in WORKED)
+    per_work_j = energy_j / work if work > 0 else None
+    return {"work": work, "work_unit": units.pop(), "worked_energy_j": energy_j, "energy_per_work_j": per_work_j}
 
 
 class SavingPart(NamedTuple):

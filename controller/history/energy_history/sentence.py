@@ -9,7 +9,15 @@ from typing import Final, NamedTuple
 from controller.history.energy_history.reading import Period
 from controller.history.energy_history.report import TOO_EARLY, Entry, Part, saving_parts
 from policies.vocabulary.units import duration_text
-from publishers.training.reporting.amounts import carbon_text, energy_text, interval_texts, money_text, power_text
+from publishers.training.reporting.amounts import (
+    carbon_text,
+    energy_per_work_text,
+    energy_text,
+    interval_texts,
+    money_text,
+    power_text,
+    work_text,
+)
 
 MAX_NAMED: Final = 4
 """Sources, or jobs, that a sentence names: those with most runs."""
@@ -121,6 +129,14 @@ def used_text(entry: Entry) -> str:
     if entry.cost is not None:
         texts.append(money_text(entry.cost, entry.currency))
     return ", ".join(texts)
+
+
+def worked_text(entry: Entry, *, total_work: float | None = None) -> str:
+    """Return how much work was done, of how much, and the energy that it took; "" where no run tells it."""
+    if entry.work is None or entry.energy_per_work_j is None:
+        return ""
+    done = work_text(entry.work, entry.work_unit, total_work=total_work)
+    return f"{done} at {energy_per_work_text(entry.energy_per_work_j)}"
 
 
 def saved_text(entry: Entry) -> str:

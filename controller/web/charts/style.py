@@ -82,7 +82,7 @@ tr{padding:.4rem 0;border-bottom:1px solid var(--edge)}
 td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;
 text-align:right;overflow-wrap:anywhere}
 td::before{flex:none;max-width:60%;content:attr(data-label);color:var(--second);text-align:left}td.name:first-child{font-weight:600}td:empty{display:none}}
-@media print{tr{break-inside:avoid}}
+@media print{tr{break-inside:avoid}table{font-size:7.5pt;line-height:1.3}th,td{padding:.06rem .3rem}}
 """
 """Tables, which are lists of labelled values on a phone."""
 

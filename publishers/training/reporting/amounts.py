@@ -1,11 +1,22 @@
 """Amounts as people read them: three significant digits, in a unit of their size.
 
+>>> work_text(1.234e6, "tokens", total_work=4e6), work_text(640.0, None)
+('1.23 million of 4 million tokens', '640 units of work')
+>>> energy_per_work_text(9e-3), energy_per_work_text(18.0)
+('2.5 Wh per million', '5 Wh per 1,000')
 >>> energy_text(4_896.0), energy_text(9e6), power_text(1_227.4), carbon_text(1_234.0), money_text(12.345, "EUR")
 ('1.36 Wh', '2.5 kWh', '1.23 kW', '1.23 kg CO2e', '12.3 EUR')
 """
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
+
+UNNAMED: Final = "units of work"
+"""What work is counted in where the training does not say it."""
+MIN_READ_J: Final = 360.0
+"""A tenth of a watt-hour: less is written with many zeros [J]."""
+_COUNTS: Final = ("", "thousand", "million", "billion", "trillion")
 
 
 def energy_text(energy_j: float) -> str:
@@ -26,6 +37,19 @@ def carbon_text(carbon_g: float) -> str:
 def money_text(cost: float, currency: str | None) -> str:
     """Return a cost in its currency, where that is known."""
     return f"{_digits(cost)} {currency or ''}".rstrip()
+
+
+def work_text(work: float, unit: str | None, *, total_work: float | None = None) -> str:
+    """Return how much work was done, of how much in all, such as `1.23 million of 4 million tokens`."""
+    amounts = (_scaled(each, _COUNTS).rstrip() for each in (work, total_work) if each)
+    return f"{' of '.join(amounts) or '0'} {unit or UNNAMED}"
+
+
+def energy_per_work_text(energy_per_work_j: float) -> str:
+    """Return the energy of so many units of work that it is easily read, such as `2.5 Wh per million`."""
+    sizes = {1e3: "1,000"} | {1_000.0**place: count for place, count in enumerate(_COUNTS) if place > 1}
+    size = next((size for size in sizes if size * energy_per_work_j >= MIN_READ_J), max(sizes))
+    return f"{energy_text(size * energy_per_work_j)} per {sizes[size]}"
 
 
 def interval_texts(amount: float, half: float, text_of: Callable[[float], str]) -> list[str]:

@@ -205,6 +205,16 @@ def test_the_work_of_ranks_is_added_up() -> None:
         assert interval.n_iterations == pytest.approx(expected)
 
 
+def test_the_work_that_is_told_is_that_of_all_ranks_and_none_where_one_is_silent() -> None:
+    first, second = lengths(seed=1), 3 * lengths(seed=2)
+    announce = [{"work_unit": "tokens", "total_work": total} for total in (2e6, 6e6)]
+    told = ranks_of(first, second, announce=announce).told_work()
+    work = pytest.approx(first.sum() + second.sum())
+    assert told == {"work": work, "total_work": 8e6, "work_unit": "tokens"}
+    assert ranks_of(first, second).told_work() == {"work": work, "total_work": None, "work_unit": None}
+    assert ranks_of(first, None).told_work() == {}
+
+
 def test_where_one_rank_tells_no_work_iterations_count_which_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     run = ranks_of(lengths(), None)

@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 from msgspec.structs import replace
 
-from controller.history.energy_history.report import TOO_EARLY, Entry
+from controller.history.energy_history.report import PARTS, TOO_EARLY, Entry
 from controller.web.report_page import MAX_BARS, MAX_ROWS, ReportPage, render_report
 from tests.controller.runtime.test_markup import HOSTILE, Reader
 
@@ -161,6 +161,26 @@ def test_many_jobs_and_a_month_stay_below_40_kb_and_need_no_script() -> None:
     assert "user/job-499" in text
     assert "user/job-0 " not in text
     assert f"{500 - MAX_ROWS} more, which used less, are in the sum." in text
+
+
+def test_what_a_saving_is_made_of_and_work_are_shown_of_the_lines_that_know_them() -> None:
+    split = {
+        f"{part}_carbon{end}_g": amount
+        for part in PARTS
+        for end, amount in (("", 1e3 if part != "measuring" else -50.0), ("_ci90", 30.0))
+    }
+    worked = {"work": 2e9, "work_unit": "tokens", "worked_energy_j": 9e6, "energy_per_work_j": 4.5e-3}
+    known, plain = replace(entry("a/known"), **split, **worked), entry("a/plain")
+    text = text_of(page_of(known, rows=[known, plain]))
+    made_of, work = text.split("What that saving is made of")[1].split("The work that trainings tell")
+    assert "1 kg CO₂e (970 g CO₂e to 1.03 kg CO₂e)" in made_of
+    assert "\u221250 g CO₂e (\u221280 to \u221220 g CO₂e)" in made_of
+    assert made_of.partition("a/plain")[2].startswith("not known" * len(PARTS))
+    assert work.count("2 billion tokens at 1.25 Wh per million") == 2, "the line and the sum"
+    assert "a/plain" not in work.partition("How this was counted")[0]
+    assert "made of" not in text_of(page_of(plain))
+    lines = [replace(known, name=f"user/job-{number}") for number in range(500)]
+    assert len(page_of(known, rows=lines, days=month()).encode()) < 55_000
 
 
 def test_days_keep_their_order_and_a_month_is_whole() -> None:

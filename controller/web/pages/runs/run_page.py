@@ -7,7 +7,7 @@ from typing import Final
 
 from controller.history.energy_history.reading import PastRun, RunQuarter
 from controller.history.energy_history.report import Part
-from controller.history.energy_history.sentence import PART_NAMES, how_counted
+from controller.history.energy_history.sentence import PART_NAMES, how_counted, worked_text
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
 from controller.web.live.site_state import SILENT_S, RunState, SiteState
@@ -149,10 +149,17 @@ def _progress_facts(view: RunView, now_s: float, zone: tzinfo) -> Iterator[tuple
     if record.n_gpus and not is_told:
         yield "so far" if view.goes_on else "took", escaped(typeset(duration_text(record.duration_s)))
     yield "used", escaped(used_text(view.key, record))
-    if record.paused_s:
-        yield "paused", escaped(typeset(duration_text(record.paused_s)))
+    yield from _known_facts(view.key, record)
     yield from _goal_facts(view.run.schedule, now_s, zone)
     yield from _pin_facts(view, record, now_s, zone)
+
+
+def _known_facts(key: RunKey, record: RunEnergy) -> Iterator[tuple[str, Markup]]:
+    """Yield what is said of some runs alone: their work, and for how long they waited."""
+    if worked := worked_text(run_entry(key, record), total_work=record.total_work):
+        yield "work", escaped(worked)
+    if record.paused_s:
+        yield "paused", escaped(typeset(duration_text(record.paused_s)))
 
 
 def _pin_facts(view: RunView, record: RunEnergy, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:

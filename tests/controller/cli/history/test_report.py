@@ -145,6 +145,27 @@ def test_days_are_those_of_the_local_zone_and_add_up(database: str, capsys: pyte
     assert "saved_carbon_g" in report["total"]
 
 
+def test_energy_is_told_per_unit_of_work_where_trainings_tell_it(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = HistoryFile(Path(database), topics=TOPICS, config=HistoryConfig(), session_s=NOON_S)
+    for at_s, work in ((LATE_S, 1e6), (NEXT_S, 2.5e6)):
+        record = run_record(time_s=at_s, run="r2", energy_j=9e-3 * work, work=work, work_unit="tokens", total_work=5e6)
+        history.write([run_message(record, job="gpt")], now_s=at_s)
+    history.close()
+    asked = ["report", "--database", database]
+    assert main([*asked, "--job", "gpt", "--user", "alice", "--by", "day", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(row["work"], row["worked_energy_j"]) for row in report["rows"]] == [(1e6, 9e3), (1.5e6, 13.5e3)]
+    assert report["total"]["energy_per_work_j"] == pytest.approx(9e-3)
+    assert main([*asked, "--html", str(tmp_path / "page.html")]) == 0
+    assert main(asked) == 0
+    for shown in ((tmp_path / "page.html").read_text(encoding="utf-8"), capsys.readouterr().out):
+        assert "2.5 million tokens at 2.5 Wh per million" in unescape(shown).replace("\u00a0", " ")
+    assert main([*asked, "--user", "[bold]bob"]) == 0
+    assert "work" not in capsys.readouterr().out.partition("prior")[0]
+
+
 SPLIT_G = {"better_limit_carbon_g": 0.07, "following_carbon_g": 0.04, "measuring_carbon_g": -0.01}
 """Of the baseline of the run, which is ten ninths of the kilogram that it used."""
 

@@ -121,7 +121,7 @@ def test_a_history_of_two_versions_is_left_alone(tmp_path: Path) -> None:
     write(path, "r1")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO history_version VALUES ('0000')")
-    with pytest.raises(OSError, match="the database has schema 0000 and 0006, which this gridchase does not know"):
+    with pytest.raises(OSError, match="the database has schema 0000 and 0007, which this gridchase does not know"):
         write(path, "r2")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT run FROM runs").fetchall() == [("r1",)]

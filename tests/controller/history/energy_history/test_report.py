@@ -144,6 +144,16 @@ def test_gpus_add_up() -> None:
     assert sum_of_gpus("total", gpus) == Entry(name="total", energy_j=3e6)
 
 
+def test_work_in_several_units_has_no_sum_and_runs_that_tell_none_do_not_count() -> None:
+    tokens = [msgspec.structs.replace(USED, work=work, work_unit="tokens") for work in (1e6, 2e6)]
+    told = [part(record, run=f"r{number}") for number, record in enumerate(tokens)]
+    entry = entry_of("bert", [*told, part(USED, run="silent")])
+    assert (entry.work, entry.work_unit, entry.worked_energy_j, entry.energy_j) == (3e6, "tokens", 18e5, 27e5)
+    assert entry.energy_per_work_j == pytest.approx(0.6)
+    images = part(msgspec.structs.replace(USED, work=1e3, work_unit="images"), run="r9")
+    assert entry_of("bert", [*told, images]).work is None
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 0.5), st.floats(1.0, 1e9)), max_size=20))
 def test_groups_add_up_to_the_total(runs: list[tuple[str, float, float]]) -> None:
     parts = [
