@@ -113,6 +113,7 @@ def test_what_is_no_slowdown_is_refused(text: str) -> None:
         (("deadline", "--job", "j", "--why", "x"), "one of the arguments --reset --at is required"),
         (("deadline", "--job", "j", "--why", "x", "--at", "25:00"), "--at '25:00': must be"),
         (("exempt", "--job", "j", "--why", "x"), "required: --until"),
+        (("exempt", "--why", "x", "--until", "+2h"), "one of the arguments --job --gpu is required"),
     ],
 )
 def test_wrong_arguments_of_goals_end_with_2(
