@@ -39,9 +39,9 @@ async def test_the_rules_of_the_broker_let_it_read_what_it_hears_and_write_order
     store = SqliteStore(Path("unused"), topics=Topics(), config=config.retention)
     Site(config, bus=bus, store=store, topics=Topics(), clock=LoopClock())
     rules = RULES.split("user web\n")[1].splitlines()
-    orders = Topics().run_filter("set")
+    orders = Topics().run_filter("set"), Topics().gpu(None, None, "set")
     reads = [f"topic read {topic_filter}" for topic_filter in bus.filters]
-    assert sorted(rules) == sorted([*reads, f"topic write {orders}"])
+    assert sorted(rules) == sorted([*reads, *(f"topic write {each}" for each in orders)])
 
 
 def test_what_the_unit_file_says_it_does_not_set_is_not_set() -> None:

@@ -257,6 +257,7 @@ def energy_report(
         pinned_until_s=pin.until_s if pin else None,
         pinned_by=pin.by if pin else None,
         pinned_why=pin.why if pin else None,
+        pinned_gpu_uuid=(pin.gpu_uuid or None) if pin else None,
         final=final,
     )
     return with_saving(msgspec.structs.replace(report, **totals, **(counting or {})), saving)

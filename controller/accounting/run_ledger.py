@@ -58,11 +58,13 @@ class TimeBudgetStart:
         n_iterations: how many iterations had passed.
         active_s: the time in which they ran [s].
         goal_set_at_s: when the goal was set that the budget is of [Unix s]; None: it is the configured one.
+        since_s: when that was [Unix s]; None: not known, of a former release.
     """
 
     n_iterations: float
     active_s: float
     goal_set_at_s: float | None = None
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,11 @@ BROKER_ENDED: Final = (
     "that runs as a service is used instead of one of our own"
 )
 
+ASKS_NOBODY: Final = (
+    "orders.over_bus = true: anybody on this machine could send orders, as the broker of `up` asks nobody for a"
+    " password; use `gridchase pin`, or start a broker with access rules before, which is used then"
+)
+
 PageCommand = Callable[[Config], Sequence[str]]
 """Returns the module of the page beside a controller, and its arguments."""
 
@@ -89,12 +94,6 @@ def up(
     if policy is not None:
         _warn_of_other_bus(policy_file, policy.bus, config, "policy service")
     jobs_command = _jobs_command(config, policy_file)
-    if config.orders.over_bus:
-        fault = (
-            "orders.over_bus = true: anybody on this machine could send orders, as the broker of `up` asks nobody for"
-            " a password; use `gridchase pin`, or `gridchase controller` on a broker with access rules"
-        )
-        raise ConfigError([fault])
     print(
         "power limits come back when this ends, also by Ctrl-C or with its terminal; after kill -9 or a crash of the"
         f" machine, at the next start or by `{restore_command(config)}`",
@@ -126,6 +125,8 @@ async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str,
             async with _page_beside(page, config):
                 await _run_both(config, policy, stop, jobs_command)
             return
+        if config.orders.over_bus:
+            raise ConfigError([ASKS_NOBODY])
         async with embedded_broker(host=host, port=port) as running:
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)

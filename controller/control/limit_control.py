@@ -184,7 +184,7 @@ class LimitControl:
             self.begin(start)
         if inputs.pin is not None:
             if self._restarts_budget:  # now: what follows is lost time, for which the plan makes up
-                self._restart_budget(inputs.plan().progress)
+                self._restart_budget(inputs.plan().progress, inputs.now_s)
             return LimitDecision(
                 target=self._pin(inputs.pin, inputs.bounds_w),
                 purpose=Purpose.PINNED,
@@ -217,7 +217,7 @@ class LimitControl:
                 self._plan.aim(self.rules)
         is_of_goal = (start and start.goal_set_at_s) == (goal and goal.set_at_s)
         if not (is_of_goal or self._restarts_budget):
-            self.budget_start = self._starting_now(inputs.plan().progress)
+            self.budget_start = self._starting_now(inputs.plan().progress, inputs.now_s)
             self.ledger.restart_times()
             if self._plan is not None:
                 self._plan.suspend()
@@ -286,7 +286,7 @@ class LimitControl:
             return GoalPreview()
         plan, present = self._plan.with_rules(rules_for(self._configured, goal)), self.made_plan
         if goal.max_slowdown_ratio is not None:
-            since_now = _since(self._starting_now(inputs.progress), inputs.progress)
+            since_now = _since(self._starting_now(inputs.progress, inputs.now_s), inputs.progress)
             inputs = replace(inputs, progress=replace(since_now, base_s=0.0, base_error_ratio=0.0))
         target = plan.choose(self.state.refinement.profile, inputs)
         made = plan.made
@@ -387,6 +387,8 @@ class LimitControl:
         if self._plan is None:
             return None
         schedule, goal = self._plan.schedule(made, n_looks=self._n_looks(made), evidence=evidence), self.goal
+        if self.budget_start is not None and schedule.max_slowdown_ratio is not None:
+            schedule = msgspec.structs.replace(schedule, budget_since_s=self.budget_start.since_s)
         if goal is None:
             return schedule
         return msgspec.structs.replace(schedule, goal_by=goal.by, goal_why=goal.why, goal_until_s=goal.until_s)
@@ -480,7 +482,7 @@ class LimitControl:
         """Return the limit that the run should have now, with its reason; None before there is one."""
         progress = inputs.progress
         if self._restarts_budget:
-            self._restart_budget(progress)
+            self._restart_budget(progress, inputs.now_s)
         self._length_s = _length_s(progress)
         if self.rules.objective == "slowdown":
             inputs = replace(inputs, progress=self._with_base(_since(self.budget_start, progress)))
@@ -493,18 +495,19 @@ class LimitControl:
                 return self._planned(state, self._plan, inputs)
         return None
 
-    def _restart_budget(self, progress: Progress) -> None:
-        self.budget_start = self._starting_now(progress)
+    def _restart_budget(self, progress: Progress, now_s: float) -> None:
+        self.budget_start = self._starting_now(progress, now_s)
         self._restarts_budget = False
         self.ledger = self.ledger.on_new_curve()
         if self._plan is not None:
             self._plan.reset()
 
-    def _starting_now(self, progress: Progress) -> TimeBudgetStart:
+    def _starting_now(self, progress: Progress, now_s: float) -> TimeBudgetStart:
         return TimeBudgetStart(
             n_iterations=progress.n_iterations,
             active_s=progress.active_s,
             goal_set_at_s=None if self.goal is None else self.goal.set_at_s,
+            since_s=now_s,
         )
 
     def _update_profile(self) -> None:

@@ -13,6 +13,7 @@ from controller.http.orders import PATH
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest
 from controller.http.pins import (
     ExemptRequest,
+    GpuExemptRequest,
     GpuPin,
     GpuPinPreviewRequest,
     GpuPinRequest,
@@ -39,7 +40,7 @@ _API: Final = Api(
     problems={
         400: "It cannot be read: a name or the body is not what this document says.",
         404: "No such run trains on this node now, or it has no such GPU.",
-        409: "The run cannot be paused, pinned or planned so, or not by this controller.",
+        409: "The run cannot be paused, pinned or planned so, or not by this controller, or not by a user.",
         413: "The body is longer than 4 KiB.",
         422: "It can be read, but asks for what cannot be, as a pause or a pin that is too long, or gives no reason.",
     },
@@ -128,7 +129,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         method="POST",
         answer=PinState,
         body=ReleaseRequest,
-        problems=_WITH_BODY,
+        problems=(*_WITH_BODY, 409),
         access="write",
     ),
     "listGpuPins": Operation(
@@ -150,6 +151,16 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         method="POST",
         answer=PinPreview,
         body=GpuPinPreviewRequest,
+        problems=(*_WITH_BODY, 409, 422),
+        access="write",
+    ),
+    "exemptGpu": Operation(
+        summary="Leave each run that has a GPU at its prior limit until a time; for operators alone",
+        path="/v1/gpus/exempt",
+        method="POST",
+        answer=PinState,
+        status=202,
+        body=GpuExemptRequest,
         problems=(*_WITH_BODY, 409, 422),
         access="write",
     ),

@@ -28,6 +28,11 @@ Body = TypeVar("Body")
 Why = Annotated[str, Meta(min_length=1, max_length=MAX_WHY)]
 
 
+def is_owner(request: web.Request, client: str) -> bool:
+    """Return whether who asks has a token of the user whose run it is, and not one of the operator."""
+    return client == request.match_info.get("user")
+
+
 def for_readers(authenticate: Authenticate) -> Authenticate:
     """Return how those are authenticated who only read: on this machine they need no token."""
 

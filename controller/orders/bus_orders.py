@@ -208,6 +208,8 @@ class BusOrders:
         Raises:
             RequestRefusedError: the run refuses it.
         """
+        if isinstance(owner, str) and order.by_owner:
+            raise RequestRefusedError("foreign_user", "operators alone order about a GPU")
         if self._ends(owner, order, by=by):
             return
         if subject_of(order) == "limit":
@@ -231,8 +233,12 @@ class BusOrders:
     def _ends(self, owner: PinOwner, order: Order, *, by: str) -> bool:
         """End a pin or a goal, and answer, if that is ordered."""
         if order.action == "release":
-            because = self._pins.release(owner, why=order.why, by=by).ended_because
-            self._answer(owner, order, "done", "released", because)
+            left = self._pins.release(owner, why=order.why, by=by, by_owner=order.by_owner)
+            if left.state == "none":
+                self._answer(owner, order, "done", "released", left.ended_because or "it was not pinned")
+            else:
+                detail = f"a GPU of it is still pinned, by {left.by}: {left.why}; release that GPU"
+                self._answer(owner, order, "failed", "gpu_pinned", detail)
         elif order.action == "reset" and not isinstance(owner, str):
             because = self._goals.reset(owner, why=order.why, by=by).ended_because
             self._answer(owner, order, "done", "reset", because)
@@ -245,7 +251,8 @@ class BusOrders:
         if order.until_s is None or (order.power_limit_w is None) != is_exempt:
             needs = "until_s alone" if is_exempt else "power_limit_w and until_s"
             raise RequestRefusedError("bad_order", f"{order.action} needs {needs}")
-        self._pins.pin(owner, power_limit_w=order.power_limit_w, until_s=order.until_s, why=order.why, by=by)
+        limit_w, until_s = order.power_limit_w, order.until_s
+        self._pins.pin(owner, power_limit_w=limit_w, until_s=until_s, why=order.why, by=by, by_owner=order.by_owner)
 
     def _pause_s(self, order: Order) -> float | None:
         """Return for how long a pause is ordered [s]; None: as long as the training allows.

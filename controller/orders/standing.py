@@ -259,23 +259,26 @@ class StandingOrders(Generic[OrderT, RunT]):
             ValueError, msgspec.MsgspecError: it is damaged, or of another version.
         """
         file = msgspec.json.decode(content, type=dict[str, Any])
-        stored = msgspec.convert(file.get(self._name), type=list[dict[str, Any]])
-        orders = {_owner_of(each): msgspec.convert(each, type=self._kind) for each in stored[:MAX_ORDERS]}
-        if content != content_of(self._name, orders):
+        if file.get("version") != VERSION or file.get("checksum") != _checksum(file):
             raise ValueError("it is of another version, or its checksum is that of another content")
-        return orders
+        stored = msgspec.convert(file.get(self._name), type=list[dict[str, Any]])
+        return {_owner_of(each): msgspec.convert(each, type=self._kind) for each in stored[:MAX_ORDERS]}
 
 
 def content_of(name: str, orders: Mapping[PinOwner, StandingOrder]) -> bytes:
     """Return the content of the file of some orders."""
     stored = [
-        msgspec.to_builtins(_Owner(**({"gpu_uuid": owner} if isinstance(owner, str) else owner._asdict())))
-        | {key: float(value) if isinstance(value, int) else value for key, value in msgspec.to_builtins(order).items()}
+        {key: float(value) if type(value) is int else value for key, value in msgspec.to_builtins(order).items()}
+        | msgspec.to_builtins(_Owner(**({"gpu_uuid": owner} if isinstance(owner, str) else owner._asdict())))
         for owner, order in orders.items()
     ]
     file = {"version": VERSION, name: stored, "checksum": ""}
-    checksum = hashlib.blake2b(msgspec.json.encode(file), digest_size=8).hexdigest()
-    return msgspec.json.encode(file | {"checksum": checksum}) + b"\n"
+    return msgspec.json.encode(file | {"checksum": _checksum(file)}) + b"\n"
+
+
+def _checksum(file: dict[str, Any]) -> str:
+    """Return the checksum of all that is in a file, also of what a newer release has added."""
+    return hashlib.blake2b(msgspec.json.encode(file | {"checksum": ""}), digest_size=8).hexdigest()
 
 
 def _owner_of(stored: dict[str, Any]) -> PinOwner:

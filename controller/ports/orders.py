@@ -111,6 +111,8 @@ class Pin:
         set_at_s: when it was asked for [Unix s].
         until_s: when it ends [Unix s].
         why, by: why, and by whom.
+        gpu_uuid: the GPU that it is for, with each run that has it; "": it is for one run.
+        by_owner: whether the user whose run it is has asked for it, and no operator: an operator's pin wins over that.
     """
 
     power_limit_w: PinnedW | None
@@ -118,6 +120,8 @@ class Pin:
     until_s: TimeS
     why: Annotated[str, Meta(max_length=MAX_WHY)]
     by: Annotated[str, Meta(max_length=256)]
+    gpu_uuid: Annotated[str, Meta(max_length=64)] = ""
+    by_owner: bool = False
 
     @property
     def detail(self) -> str:
@@ -161,7 +165,8 @@ class PinPreview:
     """What a pin will do, before it is set.
 
     Attributes:
-        power_limit_w: the limit that would be set, clamped to what each GPU may have [W].
+        power_limit_w: the limit that would be set, clamped to what each GPU may have [W]; None: the prior limit of
+            whichever run has the GPU then.
         n_gpus: how many GPUs of this node the run has.
         speed_ratio: the speed of the run there, as a share of full speed; None: not known yet.
         power_w: the power of its GPUs of this node there [W]; None: not known yet.
@@ -172,7 +177,7 @@ class PinPreview:
         sentence: all of this, in words.
     """
 
-    power_limit_w: float
+    power_limit_w: float | None
     n_gpus: int = 0
     speed_ratio: float | None = None
     power_w: float | None = None
@@ -213,7 +218,7 @@ def why_fault(why: str) -> tuple[str, str] | None:
 
 
 def sentence_of_pin(seen: PinPreview) -> str:
-    """Return what a pin will do, in words.
+    """Return what a pin of a run will do, in words.
 
     >>> sentence_of_pin(PinPreview(power_limit_w=205.0, n_gpus=2, speed_ratio=0.947, power_w=363.0))
     'at 205 W this run goes at 94.7 % of full speed and its 2 GPUs draw 363 W'
@@ -249,13 +254,24 @@ class Pins(Protocol):
     def gpu_pins(self) -> Mapping[str, PinState]:
         """Return the GPUs that are pinned, by UUID."""
 
-    def pin(self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, why: str, by: str) -> PinState:
+    def pin(
+        self,
+        owner: PinOwner,
+        *,
+        power_limit_w: float | None,
+        until_s: float,
+        why: str,
+        by: str,
+        by_owner: bool = False,
+    ) -> PinState:
         """Hold all GPUs of a run at a limit [W] until a time [Unix s]; None: at the prior limit."""
 
-    def preview(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> PinPreview:
+    def preview(
+        self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, by_owner: bool = False
+    ) -> PinPreview:
         """Return what a pin would do; nothing is changed."""
 
-    def release(self, owner: PinOwner, *, why: str, by: str) -> PinState:
+    def release(self, owner: PinOwner, *, why: str, by: str, by_owner: bool = False) -> PinState:
         """End a pin, if there is one."""
 
     def state_of(self, owner: PinOwner) -> PinState:

@@ -130,7 +130,7 @@ class Site:
         sent = SentOrders(bus, topics, clock) if config.web.orders else None
         if sent is not None:
             sent.subscribe()
-        self._takes_orders = sent is not None
+        self._takes_orders = takes_orders = sent is not None
         hands = Hands(config.web, state=self._state, sent=sent, clock=clock)
         quotas = bus.quotas
         gauges = Gauges(
@@ -151,8 +151,8 @@ class Site:
                     [
                         *site_routes(store, clock=clock, troubles=self._health_troubles, gauges=gauges),
                         *live_routes(self._stream, state=self._state, clock=clock),
-                        *overview_routes(self._overview, state=self._state, clock=clock),
-                        *page_routes(self._state, store, clock=clock, takes_orders=self._takes_orders),
+                        *overview_routes(self._overview, state=self._state, clock=clock, takes_orders=takes_orders),
+                        *page_routes(self._state, store, clock=clock, takes_orders=takes_orders),
                     ]
                 ),
             ],

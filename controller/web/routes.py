@@ -171,7 +171,7 @@ def live_routes(stream: EventStream, *, state: SiteState, clock: Clock) -> list[
 
 
 def overview_routes(
-    overview: Callable[[tzinfo], Awaitable[Overview]], *, state: SiteState, clock: Clock
+    overview: Callable[[tzinfo], Awaitable[Overview]], *, state: SiteState, clock: Clock, takes_orders: bool = False
 ) -> list[Route]:
     """Return the routes of the first page, of the GPUs, and of the files that pages load.
 
@@ -179,6 +179,7 @@ def overview_routes(
         overview: returns what the first page is about, in a time zone.
         state: what is known of the site.
         clock: the time.
+        takes_orders: whether people can order about GPUs here.
     """
     rendered: dict[tzinfo, tuple[float, str]] = {}
 
@@ -194,7 +195,8 @@ def overview_routes(
 
     async def gpus(request: web.Request, _client: str) -> web.Response:
         query = read_query(request, GpusQuery)
-        page = render_gpus(state, node=query.node, now_s=clock.now_s(), zone=zone_of(request))
+        now_s, zone = clock.now_s(), zone_of(request)
+        page = render_gpus(state, node=query.node, now_s=now_s, zone=zone, takes_orders=takes_orders)
         return page_response(request, page)
 
     limit = ConcurrencyLimit(n_at_once=1, n_waiting=N_WAITING)

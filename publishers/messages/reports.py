@@ -155,7 +155,8 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     half-width of the 90 % interval: both or neither. So it is with what is expected to be saved until `until_s`, of
     what the same work takes at the highest limit from now on: `expected_saved_ratio` of carbon or cost (without a
     signal, of energy), `expected_saved_energy_ratio` of energy, each of the GPUs alone. `goal_…` say who has set its
-    time budget or deadline, why, and until when, where a person has.
+    time budget or deadline, why, and until when, where a person has. `budget_since_s`: since when
+    `max_slowdown_ratio` counts, where that is not the beginning of the run.
     """
 
     time_s: TimeS | None = None
@@ -174,6 +175,7 @@ class RunSchedule(Message, frozen=True, kw_only=True):
     goal_by: Text | None = None
     goal_why: Text | None = None
     goal_until_s: TimeS | None = None
+    budget_since_s: TimeS | None = None
     expected_saved_ratio: Number | None = None
     expected_saved_ci90_ratio: Amount | None = None
     expected_saved_energy_ratio: Number | None = None
@@ -255,7 +257,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     more it takes until that energy is known to a point. `last_rank`, in the final record of a run that the controller
     has joined of several: the rank that ended last, which tells the end. `pinned_s` is for how long iterations ran at a
     limit that a person had pinned, `pinned_extra_…` what their work took beyond what the plan would have taken, all
-    four or none; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force.
+    four or none; `pinned_until_s`, `pinned_by` and `pinned_why` are of the pin that is in force, and `pinned_gpu_uuid`
+    is the GPU that it is for, if it is not the run's own.
     `signal_…` say by which signal its carbon or cost was last counted. `host_power_w` and `pue` are what its plan
     weighs beside the GPUs, where they are configured: no amount here has them. `work` is what its iterations were told
     to be, in `work_unit`, of `total_work` in all; absent where a rank does not tell its own.
@@ -321,6 +324,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     pinned_until_s: TimeS | None = None
     pinned_by: Text | None = None
     pinned_why: Text | None = None
+    pinned_gpu_uuid: Name | None = None
     signal_kind: Literal["average", "marginal", "price"] | None = None
     signal_source: Text | None = None
     signal_zone: Text | None = None
@@ -464,8 +468,8 @@ class Order(Message, frozen=True, kw_only=True):
     `power_limit_w` until `until_s`, `exempt` at its prior limit; `release` ends either. `pause` asks a run that is
     pausable to wait, for `for_s` or until `until_s`; `resume` ends that. `budget` has its plan keep to
     `max_slowdown_ratio` from now on, `deadline` to `deadline_s`, in place of the configured objective; `reset` ends
-    either. `by` is who orders it, as the sender says; who may send it is the broker's to say. The answer carries the
-    same `correlation`.
+    either. `by` is who orders it, as the sender says; who may send it is the broker's to say. `by_owner`: that is the
+    user whose run it is, and no operator, whose pin he does not change. The answer carries the same `correlation`.
     """
 
     time_s: TimeS
@@ -478,6 +482,7 @@ class Order(Message, frozen=True, kw_only=True):
     for_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     max_slowdown_ratio: Annotated[float, Meta(ge=1, le=10)] | None = None
     deadline_s: TimeS | None = None
+    by_owner: bool = False
 
 
 class OrderResult(Message, frozen=True, kw_only=True):

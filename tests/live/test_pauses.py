@@ -62,7 +62,9 @@ def test_a_run_is_paused_and_resumed_by_hand_and_its_record_says_so(node: Pausin
     training = node.training(300.0, PAUSABLE="1")
     wait_for(node, lambda: node.limit_w < PRIOR_W and node.is_pausable())
     code, said = node.ask("pause", "--why", "tea time", "--for", "60")
-    assert (code, said.startswith("alice/resnet50/r1: paused for ")) == (0, True), said
+    before, after = said.splitlines()
+    assert before.startswith("alice/resnet50/r1: it will wait for 60 s at most after an iteration"), said
+    assert (code, after.startswith("alice/resnet50/r1: paused for ")) == (0, True), said
     assert node.is_paused()
     n_before, n_statuses = node.n_messages(), len(node.watcher.all("rank/0/status"))
     wait_for(node, lambda: len(node.watcher.all("rank/0/status")) > n_statuses + LEASE_S + 1)  # one a second

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from controller.orders.standing import content_of
 from controller.ports.orders import Goal
 from tests.fakes import KEY, MIDNIGHT_S
@@ -26,6 +28,8 @@ async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) 
         await training.train(HOUR_S / 2)
         schedule = site.schedules()[-1]
         assert (gpu.requested_power_limit_w, schedule and schedule.max_slowdown_ratio) == (PRIOR_W, 1.0)
+        assert schedule is not None
+        assert schedule.budget_since_s is None, "it counts from the beginning of the run"
     aim(tmp_path, 1.1)
     starts_s, n_before = site.clock.now_s(), training.n_iterations
     for _ in range(2):
@@ -36,6 +40,7 @@ async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) 
             schedule = site.schedules()[-1]
             assert schedule is not None
             assert (schedule.objective, schedule.max_slowdown_ratio) == ("slowdown", 1.1)
+            assert schedule.budget_since_s == pytest.approx(starts_s, abs=60), "by both controllers"
             assert (schedule.goal_by, schedule.goal_why, schedule.goal_until_s) == ("ada", "it is hot", UNTIL_S)
     elapsed_s = site.clock.now_s() - starts_s
     speed_ratio = (training.n_iterations - n_before) / elapsed_s / rate_per_s(PRIOR_W)
@@ -47,6 +52,7 @@ async def test_a_budget_outlasts_a_restart_and_ends_at_its_time(tmp_path: Path) 
         schedule = site.schedules()[-1]
         assert schedule is not None
         assert (gpu.requested_power_limit_w, schedule.max_slowdown_ratio, schedule.goal_by) == (PRIOR_W, 1.0, None)
+        assert schedule.budget_since_s == pytest.approx(UNTIL_S, abs=60), "the configured one begins anew"
     assert not (tmp_path / "goals.json").exists()
 
 

@@ -77,8 +77,8 @@ class OrderClient:
         """Return how it stands."""
         return RunState(key, self._ask("GET", f"{_path(key)}/pause"))
 
-    def preview_pin(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> RunState:
-        """Return what a pin would do: see `PinPreview`."""
+    def preview_pin(self, owner: PinOwner, *, power_limit_w: float | None, until_s: float) -> RunState:
+        """Return what a pin would do: see `PinPreview`; None: one at the prior limit."""
         path, ids = _place(owner)
         body = ids | {"power_limit_w": power_limit_w, "until_s": until_s}
         return RunState(owner, self._ask("POST", f"{path}/pin/preview", body))

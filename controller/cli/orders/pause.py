@@ -20,12 +20,29 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def pause(options: argparse.Namespace) -> int:
-    """Ask for a pause, and wait until it has begun; 1 where it has not."""
+    """Say what a pause will do, ask for it, and wait until it has begun; 1 where it has not."""
     client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
-    asked = client.pause(find_run(client, options), why=options.why, for_s=options.for_s)
+    key = find_run(client, options)
+    if not options.json:
+        before = client.state_of(key)
+        print_state(before, _effect(before, options.for_s), as_json=False)
+    asked = client.pause(key, why=options.why, for_s=options.for_s)
     seen = wait_for(asked, client.state_of, lambda now: now.state != "asked", timeout_s=options.wait_s)
     print_state(seen, _sentence(seen), as_json=options.json)
     return 0 if seen.state == "paused" else 1
+
+
+def _effect(before: RunState, for_s: float | None) -> str:
+    """Return what a pause will do, by what the training says of itself."""
+    if not before.fields.get("pausable"):
+        return "it does not say that it can be paused"
+    longest_s = before.fields.get("max_pause_s")
+    lasts_s = for_s if for_s is not None else longest_s
+    most = "" if lasts_s is None else f" for {lasts_s:.0f} s at most"
+    return (
+        f"it will wait{most} after an iteration, once all its ranks are there, keep its memory and its GPUs, and end"
+        " that much later"
+    )
 
 
 def _sentence(seen: RunState) -> str:

@@ -1,13 +1,11 @@
 """`gridchase pin`: holds all GPUs of a run on this node at a power limit, and returns once they have it."""
 
 import argparse
-from collections.abc import Callable
 
 from controller.cli.orders.arguments import add_run, find_owner, local_time, print_state, read_time_s, wait_for
 from controller.cli.orders.client import OrderClient, RunState
 from controller.cli.orders.values import power_w
 from controller.config import load_config
-from controller.ports.orders import MAX_POWER_W, PinOwner
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -31,20 +29,15 @@ def add_hold(verb: argparse.ArgumentParser) -> None:
 
 def pin(options: argparse.Namespace) -> int:
     """Say what a pin will do, ask for it, and wait until it is read back; 1 where it is not."""
-    return hold(options, find_owner, power_limit_w=options.power_limit_w)
+    return hold(options, power_limit_w=options.power_limit_w)
 
 
-def hold(
-    options: argparse.Namespace,
-    find: Callable[[OrderClient, argparse.Namespace], PinOwner],
-    *,
-    power_limit_w: float | None,
-) -> int:
+def hold(options: argparse.Namespace, *, power_limit_w: float | None) -> int:
     """Say what a limit will do, ask for it, and wait until it is read back; None: the prior limit."""
     until_s = read_time_s("--until", options.until)
     client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
-    owner = find(client, options)
-    preview = client.preview_pin(owner, power_limit_w=power_limit_w or MAX_POWER_W, until_s=until_s)
+    owner = find_owner(client, options)
+    preview = client.preview_pin(owner, power_limit_w=power_limit_w, until_s=until_s)
     if options.dry_run:
         print_state(preview, str(preview.fields["sentence"]), as_json=options.json)
         return 0

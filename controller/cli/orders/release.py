@@ -17,7 +17,10 @@ def release(options: argparse.Namespace) -> int:
     """End a pin, if there is one."""
     client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
     owner = find_owner(client, options)
-    was_pinned = client.pin_of(owner).state != "none"
+    before = client.pin_of(owner)
+    was_pinned = before.state != "none"
+    if was_pinned and not options.json:
+        print_state(before, f"its pin by {before.fields['by']} will end: {before.fields['why']}", as_json=False)
     told = client.release(owner, why=options.why)
     said = "released: its plan decides again" if was_pinned else "is not pinned"
     if told.state != "none":

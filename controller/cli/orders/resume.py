@@ -17,9 +17,16 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def resume(options: argparse.Namespace) -> int:
-    """End a pause, and wait until the training goes on; 1 where it does not say so."""
+    """Say what that will do, end a pause, and wait until the training goes on; 1 where it does not say so."""
     client = OrderClient(load_config(options.config, options.set), token_file=options.token_file)
-    told = client.resume(find_run(client, options), why=options.why)
+    key = find_run(client, options)
+    if not options.json:
+        before = client.state_of(key)
+        effect = (
+            "it trains: nothing will change" if before.state == "running" else "its pause ends: it will go on at once"
+        )
+        print_state(before, effect, as_json=False)
+    told = client.resume(key, why=options.why)
     seen = wait_for(told, client.state_of, lambda now: now.state == "running", timeout_s=WAIT_S)
     goes_on = seen.state == "running"
     print_state(

@@ -1,4 +1,4 @@
-"""What a person orders of a run, as a form says it: read, and refused with everything that is wrong with it."""
+"""What a person orders of a run or a GPU, as a form says it: read, or refused with everything that is wrong."""
 
 import math
 import secrets
@@ -13,6 +13,8 @@ from publishers.messages.reports import Order
 
 Action = Literal["pin", "exempt", "release", "pause", "resume", "budget", "deadline", "reset"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
+GPU_ACTIONS: Final = ACTIONS[:3]
+"""What can be ordered of a GPU, too: to pin, exempt and release it."""
 MAX_SLOWER_PERCENT: Final = 100 * (MAX_SLOWDOWN_RATIO - 1)
 MAX_NAME: Final = 40
 """Characters of the name that somebody signs in with."""
@@ -50,7 +52,7 @@ class OrderForm(NamedTuple):
                 fields[name] = f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
         return fields
 
-    def order(self, *, by: str, correlation: str, now_s: float) -> Order:
+    def order(self, *, by: str, by_owner: bool, correlation: str, now_s: float) -> Order:
         """Return what is sent, at a time [Unix s]."""
         return Order(
             time_s=now_s,
@@ -62,6 +64,7 @@ class OrderForm(NamedTuple):
             until_s=self.until_s,
             max_slowdown_ratio=self.max_slowdown_ratio,
             deadline_s=self.deadline_s,
+            by_owner=by_owner,
         )
 
 

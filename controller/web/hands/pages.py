@@ -11,13 +11,13 @@ from controller.web.charts.document import render_cells
 from controller.web.hands.order_form import FIELDS, MAY_BE_EMPTY, TERMS, Action, OrderForm
 from controller.web.hands.preview import expected_ends, known_curve, preview_pin, prior_power_limit_w, speed_ratio
 from controller.web.hands.sent_orders import SentOrder
-from controller.web.live.site_state import RunState
+from controller.web.live.site_state import GpuKey, RunState, Subject
+from controller.web.pages.gpus import GpuView
 from controller.web.pages.layout import State, moment_text, render_card, render_facts, render_page, render_state
 from controller.web.pages.overview import render_pin
-from controller.web.pages.words import is_pinned, order_path, percent_text, run_path, typeset
+from controller.web.pages.words import is_pinned, order_path, percent_text, subject_path, typeset
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import RunEnergy
-from publishers.messages.topics import RunKey
 from publishers.training.reporting.amounts import power_text
 
 SIGN_IN: Final = "/sign-in"
@@ -53,6 +53,18 @@ _TIMES: Final = "18:00, +2h30m, or 2026-11-29T18:00"
 _EXEMPT: Final = (
     "All its GPUs have their prior limits until {until}, whatever its plan says: nothing is saved until then."
 )
+_GPU_EFFECTS: Final[Mapping[str, str]] = {
+    "pin": (
+        "Each run that has this GPU is held at {limit} until {until} with all of its GPUs, since they wait for each"
+        " other, whatever its plan says, and whatever limit its user pins. No GPU gets more than its prior limit, which"
+        " it has without a run."
+    ),
+    "exempt": (
+        "Each run that has this GPU has its prior limits until {until}, on all of its GPUs, whatever its plan says, and"
+        " whatever limit its user pins: nothing is saved until then."
+    ),
+    "release": "If this GPU is pinned or exempt, that ends: the plan of the run that has it decides again, or its pin.",
+}
 _DEADLINE: Final = (
     "Its plan has it end by {at}, and costs as little as it can until then. A training that does not tell its length"
     " keeps the highest limit."
@@ -67,7 +79,9 @@ class OrderPage:
     """What a page about an order shows.
 
     Attributes:
-        key, run: which run it is about, and what was heard of it.
+        key: which run or GPU it is about.
+        run: what was heard of it; of a GPU, of the one run that has it, None: none, or it is not certain which.
+        gpu: the GPU; None: it is about a run.
         action: what is to be done.
         name: as whom.
         fields: what the form says so far.
@@ -77,8 +91,9 @@ class OrderPage:
         min_power_limit_w: the lowest limit that its GPUs may have [W].
     """
 
-    key: RunKey
-    run: RunState
+    key: Subject
+    run: RunState | None
+    gpu: GpuView | None
     action: Action
     name: str
     fields: Mapping[str, str]
@@ -144,10 +159,10 @@ def render_order(page: OrderPage, *, now_s: float, zone: tzinfo) -> str:
         data_ask="",
     )
     will = element("div", *_will(page, now_s, zone), id="will", aria_live="polite")
-    title = f"{_TITLES[page.action]} {page.key.job}"
+    title = f"{_TITLES[page.action]} {page.gpu.name if page.gpu is not None else _name_of(page.key)}"
     facts = render_facts(_facts(page, now_s, zone))
     card = render_card(title, facts, ask, will, *_choices(page), id_=ORDER_ID)
-    return _page(title, [card], now_s, zone, shows_title=False)
+    return _page(title, [card], now_s, zone, shows_title=False, current=_shown_under(page.key))
 
 
 def render_sent(sent: SentOrder, record: RunEnergy | None, *, is_overdue: bool, now_s: float, zone: tzinfo) -> str:
@@ -163,12 +178,13 @@ def render_sent(sent: SentOrder, record: RunEnergy | None, *, is_overdue: bool, 
         if is_open
         else NOTHING
     )
-    back = element("a", escaped("Back to the run"), href=run_path(sent.key))
+    back_to = "Back to the GPUs" if isinstance(sent.key, GpuKey) else "Back to the run"
+    back = element("a", escaped(back_to), href=subject_path(sent.key))
     links = element("p", joined([again, back] if is_open else [back], " · "))
-    title = f"{_TITLES[sent.order.action]} {sent.key.job}"
+    title = f"{_TITLES[sent.order.action]} {_name_of(sent.key)}"
     pending = element("span", data_pending=sent_path(sent.order.correlation)) if is_open else NOTHING
     card = render_card(title, render_facts(facts), links, pending, id_=ORDER_ID)
-    return _page(title, [card], now_s, zone, shows_title=False)
+    return _page(title, [card], now_s, zone, shows_title=False, current=_shown_under(sent.key))
 
 
 def _page(
@@ -185,11 +201,26 @@ def _page(
     )
 
 
+def _name_of(subject: Subject) -> str:
+    return str(subject) if isinstance(subject, GpuKey) else subject.job
+
+
+def _shown_under(subject: Subject) -> str:
+    return "/gpus" if isinstance(subject, GpuKey) else "/runs"
+
+
 def _facts(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
-    names = element("bdi", escaped(f"{page.key.job} / {page.key.run} of {page.key.user}"))
-    yield "run", element("a", names, href=run_path(page.key))
-    record = page.run.energy
-    if record is not None and record.power_limit_w is not None:
+    record = page.run.energy if page.run is not None else None
+    if isinstance(page.key, GpuKey):
+        yield "GPU", element("a", element("bdi", escaped(str(page.key))), href=subject_path(page.key))
+        if page.gpu is not None and page.gpu.limit_w is not None:
+            yield "limit now", escaped(f"{typeset(power_text(page.gpu.limit_w))}: {page.gpu.why}")
+        job = page.gpu.job if page.gpu is not None else None
+        yield "job", element("bdi", escaped(job)) if job else escaped("none now")
+    else:
+        names = element("bdi", escaped(f"{page.key.job} / {page.key.run} of {page.key.user}"))
+        yield "run", element("a", names, href=subject_path(page.key))
+    if page.gpu is None and record is not None and record.power_limit_w is not None:
         why = f": {short_reason(record.reason)}" if record.reason else ""
         yield "limit now", escaped(f"{typeset(power_text(record.power_limit_w))}{why}")
     if record is not None and is_pinned(record, now_s):
@@ -215,12 +246,11 @@ def _said_of(page: OrderPage, name: str) -> tuple[str, str, str | None]:
     """Return the label of a field, what helps to fill it, and the keys that a phone shows for it."""
     match name:
         case "limit":
-            record = page.run.energy
-            prior_w = prior_power_limit_w(record) if record is not None else None
+            prior_w = page.gpu.prior_w if page.gpu is not None else _prior_w(page.run)
             hint = "" if prior_w is None else f"{typeset(power_text(prior_w))} at most, the prior limit"
             return "Limit of each GPU, in W", hint, "decimal"
         case "slower":
-            schedule = page.run.schedule
+            schedule = page.run.schedule if page.run is not None else None
             ratio = schedule.max_slowdown_ratio if schedule is not None else None
             hint = "" if ratio is None else f"{typeset(percent_text(ratio - 1))} as planned now"
             return "Slower than at full speed, in % at most", hint, "decimal"
@@ -243,26 +273,50 @@ def _will(page: OrderPage, now_s: float, zone: tzinfo) -> Iterator[Markup]:
 
 def _effect(page: OrderPage, form: OrderForm, now_s: float, zone: tzinfo) -> Iterator[Markup]:
     until = moment_text(form.until_s, now_s, zone) if form.until_s is not None else ""
+    if page.gpu is not None:
+        yield escaped(_gpu_effect(page, page.gpu, form, until, now_s))
+    elif page.run is not None:
+        yield _run_effect(page, page.run, form, until, now_s, zone)
+
+
+def _gpu_effect(page: OrderPage, gpu: GpuView, form: OrderForm, until: str, now_s: float) -> str:
+    """Return what an order does to each run that has a GPU, and a pin to the one that has it now."""
+    limit = "" if form.power_limit_w is None else typeset(power_text(form.power_limit_w))
+    words = _GPU_EFFECTS[form.action].format(limit=limit, until=until)
+    if form.action != "pin" or page.run is None:
+        return words
+    return f"{words} Of {gpu.job} now: {_pin_effect(page, page.run, form, now_s)}."
+
+
+def _run_effect(page: OrderPage, run: RunState, form: OrderForm, until: str, now_s: float, zone: tzinfo) -> Markup:
     match form.action:
         case "pin":
-            held = preview_pin(
-                page.run,
-                power_limit_w=form.power_limit_w or 0.0,
-                duration_s=(form.until_s or 0.0) - now_s,
-                min_power_limit_w=page.min_power_limit_w,
-            )
-            told = sentence_of_pin(held)
-            yield escaped(f"{told[:1].upper()}{told[1:]}. It is held there until {until}, whatever its plan says.")
+            told = _pin_effect(page, run, form, now_s)
+            return escaped(f"{told[:1].upper()}{told[1:]}. It is held there until {until}, whatever its plan says.")
         case "release":
-            yield _release_effect(page.run.energy, now_s, zone)
+            return _release_effect(run.energy, now_s, zone)
         case "pause":
-            yield escaped(f"The training is paused until {until} at the latest{_PAUSE}")
+            return escaped(f"The training is paused until {until} at the latest{_PAUSE}")
         case "budget" | "deadline":
-            yield escaped(_goal_effect(page.run, form, now_s, zone))
+            return escaped(_goal_effect(run, form, now_s, zone))
         case "exempt":
-            yield escaped(_EXEMPT.format(until=until))
+            return escaped(_EXEMPT.format(until=until))
         case "resume" | "reset":
-            yield escaped(_RESUME if form.action == "resume" else _RESET)
+            return escaped(_RESUME if form.action == "resume" else _RESET)
+
+
+def _pin_effect(page: OrderPage, run: RunState, form: OrderForm, now_s: float) -> str:
+    held = preview_pin(
+        run,
+        power_limit_w=form.power_limit_w or 0.0,
+        duration_s=(form.until_s or 0.0) - now_s,
+        min_power_limit_w=page.min_power_limit_w,
+    )
+    return sentence_of_pin(held)
+
+
+def _prior_w(run: RunState | None) -> float | None:
+    return prior_power_limit_w(run.energy) if run is not None and run.energy is not None else None
 
 
 def _release_effect(record: RunEnergy | None, now_s: float, zone: tzinfo) -> Markup:
@@ -296,7 +350,7 @@ def _goal_effect(run: RunState, form: OrderForm, now_s: float, zone: tzinfo) -> 
 
 def _choices(page: OrderPage) -> Iterator[Markup]:
     """Yield the limits that were measured, and what each does."""
-    curve = known_curve(page.run)
+    curve = known_curve(page.run) if page.run is not None else []
     if page.action != "pin" or not curve:
         return
     rows = [
@@ -324,7 +378,7 @@ def _outcome(sent: SentOrder, *, is_overdue: bool) -> tuple[State, str]:
                 return "error", f"not in force: {detail}"
     if is_overdue:
         return "warning", (
-            "no answer in time: the controller of this run hears no orders over the bus"
+            "no answer in time: its controller hears no orders over the bus"
             " (orders.over_bus), or the broker's rules do not let the user of this page send them"
         )
     return "measuring", "asked for; the node has not read it back yet"

@@ -21,7 +21,7 @@ from controller.ports.orders import ORDERS_PER_MIN
 from controller.runtime.clock import NS_PER_S, Clock
 from controller.web.config import WebSettings
 from controller.web.hands.exposure import NOT_ENCRYPTED, Approach, Exposure
-from controller.web.hands.order_form import ACTIONS, MAX_NAME, Action, new_correlation, read_order
+from controller.web.hands.order_form import ACTIONS, GPU_ACTIONS, MAX_NAME, Action, new_correlation, read_order
 from controller.web.hands.pages import (
     SIGN_IN,
     SIGN_OUT,
@@ -36,9 +36,10 @@ from controller.web.hands.pages import (
 from controller.web.hands.preview import min_power_limit_w
 from controller.web.hands.sent_orders import SentOrders
 from controller.web.hands.sessions import SESSION_S, Session, Sessions, new_id
-from controller.web.live.site_state import RunState, SiteState
+from controller.web.live.site_state import GpuKey, RunState, SiteState, Subject
+from controller.web.pages.gpus import GpuView, gpu_views
 from controller.web.pages.overview import running_runs
-from controller.web.pages.words import order_path, run_path
+from controller.web.pages.words import order_path, subject_path
 from controller.web.serving import page_response, zone_of
 from publishers.messages.topics import RunKey, is_name
 from publishers.mqtt.receiving.quotas import TokenBucket
@@ -52,11 +53,11 @@ from publishers.shared.printable import printable
 from publishers.shared.recent_dict import RecentDict
 
 MAX_BODY_BYTES: Final = 4_096
-SIGN_INS_PER_MIN: Final = 10
-"""Of one address."""
+WRONG_TOKENS_PER_MIN: Final = 10
+"""Of one address. Whoever shows a token that is known uses nothing up: many people may share an address."""
 MAX_ADDRESSES: Final = 1_024
 MAX_ORDERED: Final = 1_024
-"""Runs whose orders are counted."""
+"""Runs and GPUs whose orders are counted."""
 ANSWER_WAIT_S: Final = 3.0
 """A page about an order waits for so long for an answer, which comes within seconds as a rule [s]."""
 LOOK_S: Final = 5.0
@@ -102,7 +103,7 @@ class Hands:
         self._exposure = Exposure(settings.trusted_proxies)
         self._sessions = Sessions()
         self._attempts: RecentDict[str, TokenBucket] = RecentDict(MAX_ADDRESSES)
-        self._ordered: RecentDict[RunKey, TokenBucket] = RecentDict(MAX_ORDERED)
+        self._ordered: RecentDict[Subject, TokenBucket] = RecentDict(MAX_ORDERED)
         self._log = LogLimiter(self._monotonic_s)
         if settings.orders and not (settings.tls_cert_file or settings.trusted_proxies or _is_local(settings.host)):
             _LOGGER.warning(
@@ -124,10 +125,12 @@ class Hands:
             self._route("signOut", "POST", SIGN_OUT, self._sign_out, signing),
         ]
         if self._sent is not None:
-            path = "/run/{user}/{job}/{run}/order"
+            run, gpu = "/run/{user}/{job}/{run}/order", "/gpu/{node}/{gpu_uuid}/order"
             routes += [
-                self._route("orderPage", "GET", path, self._order_page, limit),
-                self._route("order", "POST", path, self._order, limit),
+                self._route("orderPage", "GET", run, self._order_page, limit),
+                self._route("order", "POST", run, self._order, limit),
+                self._route("gpuOrderPage", "GET", gpu, self._order_page, limit),
+                self._route("gpuOrder", "POST", gpu, self._order, limit),
                 self._route("sentOrder", "GET", "/order/{correlation}", self._sent_order, waiting),
             ]
         return routes
@@ -222,8 +225,7 @@ class Hands:
         return response
 
     async def _sign_in(self, request: web.Request, approach: Approach) -> web.Response:
-        self._attempts_of(approach).spend()
-        fields = await self._read(request)
+        attempts, fields = self._attempts_of(approach), await self._read(request)
         self._check(fields, self._session_id(request, approach), SIGN_IN)
         then, name = _then(fields.get("then", "/")), fields.get("name", "").strip()
         if len(name) > MAX_NAME or not name.isprintable():
@@ -232,6 +234,7 @@ class Hands:
         digest = digest_of(fields.get("token", "").strip())
         writer = await self._owner_of(digest)
         if writer is None:
+            attempts.spend()
             if self._log.allows("refused"):
                 _LOGGER.warning("a sign-in from %s is refused: its token is not known", printable(approach.address))
             fault = "This token is not among those that may sign in."
@@ -253,9 +256,9 @@ class Hands:
         now_s = self._monotonic_s()
         bucket = self._attempts.get(approach.address)
         if bucket is None:
-            bucket = self._attempts[approach.address] = TokenBucket(SIGN_INS_PER_MIN / 60.0, now_s, burst_s=60.0)
+            bucket = self._attempts[approach.address] = TokenBucket(WRONG_TOKENS_PER_MIN / 60.0, now_s, burst_s=60.0)
         if not bucket.has_one(now_s):
-            detail = f"more than {SIGN_INS_PER_MIN:g} sign-ins a minute from one address: try again in a minute"
+            detail = f"more than {WRONG_TOKENS_PER_MIN:g} wrong tokens a minute from one address: try again in a minute"
             status = HTTPStatus.TOO_MANY_REQUESTS
             raise ProblemError(status, "too_many", detail, headers={"Retry-After": "60"})
         return bucket
@@ -275,8 +278,8 @@ class Hands:
         session = await self._session(request, approach)
         if session is None:
             return self._to_sign_in(request)
-        fields, key = dict(request.query), _key_of(request)
-        action, run = _action_of(fields), self._run_of(key, session)
+        fields, key = dict(request.query), _subject_of(request)
+        action, (run, gpu) = _action_of(fields, key), self._found(key, session)
         is_filled = bool(fields.keys() - {"action"})
         now_s, zone, faults = self._clock.now_s(), zone_of(request), list[str]()
         form = read_order(fields, action, now_s=now_s, zone=zone, faults=faults) if is_filled else None
@@ -285,34 +288,36 @@ class Hands:
         page = OrderPage(
             key=key,
             run=run,
+            gpu=gpu,
             action=action,
             name=session.name,
             fields=fields,
             faults=faults,
             form=form,
             hidden={"correlation": correlation, "code": code},
-            min_power_limit_w=min_power_limit_w(self._state, key, now_s),
+            min_power_limit_w=0.0 if isinstance(key, GpuKey) else min_power_limit_w(self._state, key, now_s),
         )
         return page_response(request, render_order(page, now_s=now_s, zone=zone))
 
     async def _order(self, request: web.Request, approach: Approach) -> web.Response:
-        session, key = await self._session(request, approach), _key_of(request)
+        session, key = await self._session(request, approach), _subject_of(request)
         if session is None:  # before the body is read: nobody else may keep those waiting who are signed in
-            link = f"{SIGN_IN}?then={_quoted(run_path(key))}", "Sign in"
+            link = f"{SIGN_IN}?then={_quoted(subject_path(key))}", "Sign in"
             raise _RefusedError(HTTPStatus.FORBIDDEN, "You are not signed in any more; nothing was ordered.", link)
         fields = await self._read(request)
-        action = _action_of(fields)
+        action = _action_of(fields, key)
         correlation = fields.get("correlation", "")
         self._check(fields, self._session_id(request, approach), f"{order_path(key)}\n{correlation}")
-        self._run_of(key, session)
+        self._found(key, session)
         now_s, faults = self._clock.now_s(), list[str]()
         form = read_order(fields, action, now_s=now_s, zone=zone_of(request), faults=faults)
         sent = cast("SentOrders", self._sent)
         if form is None or not is_name(correlation):
             raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, " ".join(faults), (order_path(key, action), "Back"))
         if sent.find(correlation) is None:  # the node would not hear it, and nobody would say so
-            self._count(self._ordered, key, ORDERS_PER_MIN, "orders a minute about one run")
-        order = form.order(by=session.name, correlation=correlation, now_s=now_s)
+            self._count(self._ordered, key, ORDERS_PER_MIN, "orders a minute about one run or GPU")
+        by_owner = session.writer.user is not None
+        order = form.order(by=session.name, by_owner=by_owner, correlation=correlation, now_s=now_s)
         if not sent.send(key, order, address=approach.address):
             raise unavailable("no_broker", "the broker is away, nothing was ordered: try again")
         return _redirect(sent_path(correlation))
@@ -327,7 +332,8 @@ class Hands:
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_WAIT_S):
                 await sent.is_answered.wait()
-        run, now_s = self._state.runs.get(sent.key), self._clock.now_s()
+        now_s = self._clock.now_s()
+        run = None if isinstance(sent.key, GpuKey) else self._state.runs.get(sent.key)
         page = render_sent(
             sent,
             run.energy if run is not None else None,
@@ -337,15 +343,29 @@ class Hands:
         )
         return page_response(request, page)
 
-    def _run_of(self, key: RunKey, session: Session) -> RunState:
-        """Return a run that goes on, and that somebody may order about."""
+    def _found(self, key: Subject, session: Session) -> tuple[RunState | None, GpuView | None]:
+        """Return a run that goes on, and that somebody may order about, or a GPU, with the one run that has it."""
+        if isinstance(key, GpuKey):
+            return self._gpu_of(key, session)
         if session.writer.user not in {None, key.user}:
             detail = f"The token is for the runs of {session.writer.user} alone; this run is of {key.user}."
-            raise _RefusedError(HTTPStatus.FORBIDDEN, detail, (run_path(key), "Back to the run"))
+            raise _RefusedError(HTTPStatus.FORBIDDEN, detail, (subject_path(key), "Back to the run"))
         run = running_runs(self._state, self._clock.now_s()).get(key)
         if run is None:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"No run {key} goes on.", ("/runs", "All runs"))
-        return run
+        return run, None
+
+    def _gpu_of(self, key: GpuKey, session: Session) -> tuple[RunState | None, GpuView]:
+        """Return a GPU of a node that is online, and the run that has it; None: there is none, or none for certain."""
+        if session.writer.user is not None:
+            detail = f"The token is for the runs of {session.writer.user} alone; operators alone order about a GPU."
+            raise _RefusedError(HTTPStatus.FORBIDDEN, detail, (subject_path(key), "Back to the GPUs"))
+        now_s = self._clock.now_s()
+        view = next((view for view in gpu_views(self._state, now_s) if view.key == key), None)
+        if view is None or not self._state.is_online(key.node):
+            raise _RefusedError(HTTPStatus.NOT_FOUND, f"No GPU {key} is online.", ("/gpus", "All GPUs"))
+        runs = [run for each, run in running_runs(self._state, now_s).items() if each.job == view.job]
+        return runs[0] if len(runs) == 1 else None, view
 
     # Who asks.
 
@@ -442,12 +462,14 @@ def _set_cookie(response: web.Response, approach: Approach, session_id: str) -> 
     response.headers["Set-Cookie"] = f"{_cookie_name(approach)}={session_id}; {flags}"
 
 
-def _key_of(request: web.Request) -> RunKey:
+def _subject_of(request: web.Request) -> Subject:
+    if "gpu_uuid" in request.match_info:
+        return GpuKey(path_name(request, "node"), path_name(request, "gpu_uuid"))
     return RunKey(path_user(request), path_name(request, "job"), path_name(request, "run"))
 
 
-def _action_of(fields: dict[str, str]) -> Action:
-    action = fields.get("action", "")
-    if action not in ACTIONS:
-        raise invalid_request(f"action = {action[:20]!r}: must be one of {', '.join(ACTIONS)}")
+def _action_of(fields: dict[str, str], subject: Subject) -> Action:
+    action, actions = fields.get("action", ""), GPU_ACTIONS if isinstance(subject, GpuKey) else ACTIONS
+    if action not in actions:
+        raise invalid_request(f"action = {action[:20]!r}: must be one of {', '.join(actions)}")
     return cast("Action", action)

@@ -7,9 +7,10 @@ from typing import Final
 
 from controller.ports import Bus
 from controller.runtime.clock import Clock
+from controller.web.live.site_state import GpuKey, Subject
 from publishers.messages.codec import DecodeError, decode, encode
 from publishers.messages.reports import Order, OrderResult
-from publishers.messages.topics import RunKey, Topics
+from publishers.messages.topics import ParsedTopic, Topics
 from publishers.shared.printable import printable
 from publishers.shared.recent_dict import RecentDict
 
@@ -25,9 +26,9 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class SentOrder:
-    """An order, about which run, and what has become of it."""
+    """An order, about which run or GPU, and what has become of it."""
 
-    key: RunKey
+    key: Subject
     order: Order
     result: OrderResult | None = None
     is_answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,9 +51,10 @@ class SentOrders:
 
     def subscribe(self) -> None:
         """Subscribe to the answers."""
-        self._bus.subscribe(self._topics.run_filter("set/result"), self.take, qos=1, on_retained=_ignore)
+        for topic_filter in (self._topics.run_filter("set/result"), self._topics.gpu(None, None, "set/result")):
+            self._bus.subscribe(topic_filter, self.take, qos=1, on_retained=_ignore)
 
-    def send(self, key: RunKey, order: Order, *, address: str) -> bool:
+    def send(self, key: Subject, order: Order, *, address: str) -> bool:
         """Send an order, once, and return whether.
 
         While the broker is away it is not sent: it would be too old when the broker is back.
@@ -62,7 +64,8 @@ class SentOrders:
         if not self._bus.connected:
             return False
         self._sent[order.correlation] = SentOrder(key=key, order=order)
-        self._bus.publish(self._topics.run(key, "set"), encode(order), qos=1)
+        topic = self._topics.gpu(*key, "set") if isinstance(key, GpuKey) else self._topics.run(key, "set")
+        self._bus.publish(topic, encode(order), qos=1)
         who, why = printable(order.by), printable(order.why)
         _LOGGER.info("%s: %s, from %s, orders: %s: %s", key, who, address, order.action, why)
         return True
@@ -79,19 +82,30 @@ class SentOrders:
     def take(self, topic: str, payload: bytes) -> None:
         """Take an answer, the first to each order."""
         parsed = self._topics.parse(topic)
-        if parsed is None or parsed.run is None or len(payload) > MAX_RESULT_BYTES:
+        if parsed is None or len(payload) > MAX_RESULT_BYTES:
             return
         try:
             result = decode(payload, OrderResult)
         except DecodeError:
             return
         sent = self._sent.get(result.correlation)
-        if sent is None or sent.key != parsed.run or sent.order.action != result.action or sent.result is not None:
+        if (
+            sent is None
+            or sent.key != _subject_of(parsed)
+            or sent.order.action != result.action
+            or sent.result is not None
+        ):
             return
         sent.result = result
         sent.is_answered.set()
         said = printable(result.detail)
         _LOGGER.info("%s: %s ordered by %s: %s: %s", sent.key, result.action, sent.order.by, result.state, said)
+
+
+def _subject_of(topic: ParsedTopic) -> Subject | None:
+    if topic.node is not None and topic.gpu_uuid is not None:
+        return GpuKey(topic.node, topic.gpu_uuid)
+    return topic.run
 
 
 def _ignore(_topic: str, _payload: bytes) -> None:

@@ -49,6 +49,14 @@ class GpuKey(NamedTuple):
     node: str
     gpu_uuid: str
 
+    def __str__(self) -> str:
+        """Return how logs name it."""
+        return "/".join(self)
+
+
+Subject = RunKey | GpuKey
+"""What people order about: a run, or a GPU with each run that has it."""
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -23,6 +23,7 @@ from controller.web.pages.layout import (
     moment_text,
     render_bar,
     render_card,
+    render_order_links,
     render_page,
     render_state,
     render_time,
@@ -34,6 +35,7 @@ from publishers.training.reporting.amounts import power_text
 
 MAX_ROWS: Final = 256
 """Of GPUs on one page."""
+_ORDERS: Final = {"pin": "pin", "exempt": "exempt", "release": "release"}
 MEASURING: Final = frozenset({"profiling", "refining"})
 _WRONG: Final = frozenset(
     {"another_writer", "gpu_suspect", "journal_failed", "no_permission", "write_ignored", "clamped"}
@@ -229,18 +231,28 @@ def _watts(power_w: float | None) -> str:
     return "?" if power_w is None else f"{power_w:.0f}"
 
 
-def render_gpus(state: SiteState, *, node: str | None = None, now_s: float, zone: tzinfo) -> str:
-    """Return the page of all GPUs, or of one node's, HTML; of a large site first the page of its nodes."""
+def render_gpus(
+    state: SiteState, *, node: str | None = None, now_s: float, zone: tzinfo, takes_orders: bool = False
+) -> str:
+    """Return the page of all GPUs, or of one node's, HTML; of a large site first the page of its nodes.
+
+    Args:
+        state: what is known of the site.
+        node: whose GPUs; None: all.
+        now_s: the time [Unix s].
+        zone: that times are shown in.
+        takes_orders: whether people can order about GPUs here.
+    """
     nodes: dict[str, list[GpuView]] = {}
     views = gpu_views(state, now_s)
     for view in views:
         nodes.setdefault(view.key.node, []).append(view)
     if node is not None:
-        cards = [_node(state, node, nodes.get(node, []), now_s, zone)]
+        cards = [_node(state, node, nodes.get(node, []), now_s, zone, takes_orders=takes_orders)]
     elif len(views) > MAX_ROWS:
         cards = [_nodes(state, nodes)]
     else:
-        cards = [_node(state, name, of_node, now_s, zone) for name, of_node in nodes.items()]
+        cards = [_node(state, name, each, now_s, zone, takes_orders=takes_orders) for name, each in nodes.items()]
     nothing = render_card("No GPU", element("p", escaped("No controller has been heard yet."), class_="second"))
     return render_page("GPUs", current="/gpus", parts=cards or [nothing], now_s=now_s, zone=zone)
 
@@ -260,10 +272,17 @@ def _nodes(state: SiteState, nodes: dict[str, list[GpuView]]) -> Markup:
     return render_card("Nodes", table)
 
 
-def _node(state: SiteState, node: str, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Markup:
-    headings = ("GPU", "model", "job", "drawn", "limit", "prior limit", "temperature", "busy", "why", "since")
-    rows = [tuple(_cells(view, now_s, zone)) for view in views]
-    are_names = [heading in {"GPU", "model", "job", "why"} for heading in headings]
+def _node(
+    state: SiteState, node: str, views: Sequence[GpuView], now_s: float, zone: tzinfo, *, takes_orders: bool
+) -> Markup:
+    headings = ["GPU", "model", "job", "drawn", "limit", "prior limit", "temperature", "busy", "why", "since"]
+    rows = [list(_cells(view, now_s, zone)) for view in views]
+    if takes_orders:
+        headings.append("orders")
+        for view, row in zip(views, rows, strict=True):
+            links = render_order_links(view.key, _ORDERS, name=view.name)
+            row.append(element("span", links, class_="orders"))
+    are_names = [heading in {"GPU", "model", "job", "why", "orders"} for heading in headings]
     table = render_cells(headings, rows, are_names=are_names)
     return render_card(node, table, note=_node_text(state, node, now_s, zone))
 

@@ -1,11 +1,13 @@
 """What all pages share: head, header, cards, footer, and times."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.web.live.site_state import Subject
+from controller.web.pages.words import order_path
 
 PAGES: Final = {
     "/": "Overview",
@@ -178,3 +180,24 @@ def render_bar(
         aria_hidden=None if label else "true",
         id=id_,
     )
+
+
+def render_order_links(subject: Subject, words: Mapping[str, str], *, name: str = "") -> Markup:
+    """Return links to where something is ordered, by the action; a script opens them in a dialog.
+
+    Args:
+        subject: the run or the GPU.
+        words: by action.
+        name: what it is called, for whoever hears the links without what stands beside them; "": one sees that.
+    """
+    links = [
+        element(
+            "a",
+            escaped(each),
+            href=order_path(subject, action),
+            data_order="",
+            aria_label=f"{each} {name}" if name else None,
+        )
+        for action, each in words.items()
+    ]
+    return joined(links, " · ")

@@ -1,6 +1,6 @@
 """The first page: what is wrong, what was saved today, power now, GPUs, the grid and the plan, decisions, runs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -15,7 +15,7 @@ from controller.web.charts.figure import render_chart
 from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
 from controller.web.live.event_stream import LiveValues
 from controller.web.live.saved_sums import Sums
-from controller.web.live.site_state import GpuKey, RunState, SiteState
+from controller.web.live.site_state import GpuKey, RunState, SiteState, Subject
 from controller.web.pages.gpus import (
     MEASURING,
     GpuView,
@@ -30,6 +30,7 @@ from controller.web.pages.layout import (
     render_bar,
     render_card,
     render_facts,
+    render_order_links,
     render_page,
     render_state,
     render_time,
@@ -41,7 +42,6 @@ from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
     is_pinned,
-    order_path,
     percent_text,
     pin_cost_text,
     range_text,
@@ -115,7 +115,7 @@ def _alerts(
     wrong = [
         render_state("warning", text) for text in (*overview.troubles, *_wrong(overview.state, views, now_s, zone))
     ]
-    found = [*wrong, *_pins(running, now_s, zone, takes_orders=overview.takes_orders)]
+    found = [*wrong, *_pins(overview, running, now_s, zone)]
     if not found:
         return
     shown = [element("li", thing) for thing in found[:MAX_ALERTS]]
@@ -128,7 +128,7 @@ def _alerts(
     )
 
 
-def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo, *, takes_orders: bool) -> Iterator[Markup]:
+def _pins(overview: Overview, running: dict[RunKey, RunState], now_s: float, zone: tzinfo) -> Iterator[Markup]:
     """Yield each pin: at which limit, until when, by whom and why; how its run stands, and how the pin is ended."""
     for key, run in running.items():
         energy = run.energy
@@ -140,16 +140,18 @@ def _pins(running: dict[RunKey, RunState], now_s: float, zone: tzinfo, *, takes_
         pin = element(
             "span",
             element("a", *who, href=run_path(key)),
-            escaped(f" is pinned{limit} "),
+            escaped(f" is pinned{limit}{' with one of its GPUs' if energy.pinned_gpu_uuid else ''} "),
             render_pin(energy, now_s, zone),
             class_="state pinned",
         )
         unmet = f"Not in force: {short_reason(energy.reason or '')}." if not is_in_force and energy.reason else ""
-        end = "To end it:" if takes_orders else "To end it, on its node:"
+        end = "To end it:" if overview.takes_orders else "To end it, on its node:"
         cost = pin_cost_text(energy)
         taken = f"Its pins so far: {cost}." if cost else ""
         words = " ".join(filter(None, (unmet, _so_far(key, energy), taken, end)))
-        release = render_order_links(key, {"release": "release it"}) if takes_orders else render_release(key)
+        release = render_release(key, energy)
+        if overview.takes_orders:
+            release = render_order_links(pinned_subject(overview.state, key, energy), {"release": "release it"})
         yield joined([pin, element("div", escaped(f"{words} "), release, class_="note")])
 
 
@@ -169,15 +171,16 @@ def render_pinned_by(energy: RunEnergy) -> Markup:
     return joined(parts)
 
 
-def render_release(key: RunKey) -> Markup:
+def render_release(key: RunKey, energy: RunEnergy) -> Markup:
     """Return the command that ends a pin."""
-    return element("code", joined([element("span", escaped(words)) for words in release_words(key)], " "))
+    words = release_words(key, energy.pinned_gpu_uuid)
+    return element("code", joined([element("span", escaped(each)) for each in words], " "))
 
 
-def render_order_links(key: RunKey, words: Mapping[str, str]) -> Markup:
-    """Return links to where a run is ordered about, by the action; a script opens them in a dialog."""
-    links = (element("a", escaped(each), href=order_path(key, action), data_order="") for action, each in words.items())
-    return joined(links, " · ")
+def pinned_subject(state: SiteState, key: RunKey, energy: RunEnergy) -> Subject:
+    """Return what is to be released: the GPU that is pinned, with the run, or the run."""
+    gpus = (gpu for gpu in state.gpus if energy.pinned_gpu_uuid is not None and gpu.gpu_uuid == energy.pinned_gpu_uuid)
+    return next(gpus, key)
 
 
 def _so_far(key: RunKey, energy: RunEnergy) -> str:

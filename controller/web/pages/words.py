@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from controller.runtime.markup import NO_BREAK
 from controller.web.charts.ticks import number_text
+from controller.web.live.site_state import GpuKey, Subject
 from policies.vocabulary.units import duration_text
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import LimitChange, RunEnergy
@@ -122,9 +123,12 @@ def signed_duration_text(duration_s: float) -> str:
     return f"{'-' if duration_s < 0 else ''}{duration_text(abs(duration_s))}"
 
 
-def release_words(key: RunKey) -> list[str]:
-    """Return the command that ends the pin of a run, for a shell: its verb, then its options, each with its value."""
-    options = (("--job", key.job), ("--user", key.user), ("--run", key.run))
+def release_words(key: RunKey, gpu_uuid: str | None = None) -> list[str]:
+    """Return the command that ends the pin of a run, for a shell: its verb, then its options, each with its value.
+
+    With a GPU it ends the pin of that one, which holds the run.
+    """
+    options = [("--gpu", gpu_uuid)] if gpu_uuid else [("--job", key.job), ("--user", key.user), ("--run", key.run)]
     return ["gridchase release", *map(shlex.join, options)]
 
 
@@ -145,6 +149,13 @@ def run_path(key: RunKey) -> str:
     return "/run/" + "/".join(quote(name, safe="") for name in key)
 
 
-def order_path(key: RunKey, action: str = "") -> str:
-    """Return where an action on a run is ordered; without an action, where the order is sent to."""
-    return f"{run_path(key)}/order" + (f"?action={action}" if action else "")
+def subject_path(subject: Subject) -> str:
+    """Return where a run or a GPU is shown."""
+    return f"/gpus?node={quote(subject.node, safe='')}" if isinstance(subject, GpuKey) else run_path(subject)
+
+
+def order_path(subject: Subject, action: str = "") -> str:
+    """Return where an action on a run or a GPU is ordered; without an action, where the order is sent to."""
+    kind = "gpu" if isinstance(subject, GpuKey) else "run"
+    names = "/".join(quote(name, safe="") for name in subject)
+    return f"/{kind}/{names}/order" + (f"?action={action}" if action else "")

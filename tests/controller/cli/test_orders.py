@@ -113,6 +113,7 @@ def test_what_is_no_slowdown_is_refused(text: str) -> None:
         (("deadline", "--job", "j", "--why", "x"), "one of the arguments --reset --at is required"),
         (("deadline", "--job", "j", "--why", "x", "--at", "25:00"), "--at '25:00': must be"),
         (("exempt", "--job", "j", "--why", "x"), "required: --until"),
+        (("exempt", "--why", "x", "--until", "+2h"), "one of the arguments --job --gpu is required"),
     ],
 )
 def test_wrong_arguments_of_goals_end_with_2(
@@ -141,7 +142,9 @@ def controller(state: str) -> Iterator[tuple[list[str], list[str]]]:
 
         def _answer(self) -> None:
             asked.append(f"{self.command} {self.path}")
-            body = json.dumps({"state": "none" if self.path.endswith("/reset") else state}).encode()
+            fields = {"pausable": True, "max_pause_s": 300.0, "sentence": "no run has it now", "detail": "no run"}
+            fields["state"] = "none" if self.path.endswith("/reset") else state
+            body = json.dumps(fields).encode()
             self.send_response(200)
             self.send_header("Content-Length", f"{len(body)}")
             self.end_headers()
@@ -161,6 +164,35 @@ def controller(state: str) -> Iterator[tuple[list[str], list[str]]]:
         finally:
             server.shutdown()
             serving.join()
+
+
+def test_a_gpu_is_exempt_and_what_that_does_is_said_before(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller("waiting") as (run, asked):
+        assert main(["exempt", "--gpu", "GPU-1", "--until", "+2h", *run[6:]]) == 0
+    before, ordered, after = capsys.readouterr().out.splitlines()
+    assert (before, after) == ("GPU-1: no run has it now", "GPU-1: done: no run")
+    assert ordered.startswith("GPU-1: asked for its prior limit until ")
+    assert asked == ["POST /v1/gpus/pin/preview", "POST /v1/gpus/exempt"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "before"),
+    [
+        ("pause", "paused", "it will wait for 300 s at most after an iteration, once all its ranks are there,"),
+        ("resume", "running", "it trains: nothing will change"),
+    ],
+)
+def test_what_a_pause_and_its_end_do_is_said_before(
+    verb: str, state: str, before: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with controller(state) as (run, asked):
+        assert main([verb, *run]) == 0
+        said, done = capsys.readouterr().out.splitlines()
+        assert said.startswith(f"ada/j/r: {before}")
+        assert done.startswith(f"ada/j/r: {'paused' if verb == 'pause' else 'trains'}")
+        assert main([verb, "--json", *run]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == state, "no more than JSON"
+    assert [each.rpartition("/")[2] for each in asked] == ["pause", verb, verb]
 
 
 @pytest.mark.parametrize(

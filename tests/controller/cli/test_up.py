@@ -11,6 +11,7 @@ from controller.cli.up import page_command
 from controller.config import Config, NodeConfig
 from controller.web.config import WebConfig, load_web_config
 from publishers.mqtt.bus_config import BusConfig
+from tests.live.conftest import free_port
 
 CONFIG = Config(bus=BusConfig(url="mqtt://127.0.0.1:1884", username="ada"), node=NodeConfig(state_dir="/state"))
 
@@ -57,7 +58,8 @@ def test_the_command_that_restores_is_that_of_the_same_gpus_and_journal(
 
 
 def test_no_orders_are_heard_where_the_broker_asks_nobody_for_a_password(capsys: pytest.CaptureFixture[str]) -> None:
-    switched_on = ("--set", "orders.over_bus=true", "--set", "bus.username=n1")
+    url = f"bus.url=mqtt://127.0.0.1:{free_port()}"
+    switched_on = ("--set", "orders.over_bus=true", "--set", "bus.username=n1", "--set", url)
     assert main(["up", "--simulate", "--no-policy", "--no-web", *switched_on]) == 2
     assert "orders.over_bus = true: anybody on this machine could send orders" in capsys.readouterr().err
 

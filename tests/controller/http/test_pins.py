@@ -45,8 +45,12 @@ async def test_a_token_of_a_user_pins_that_users_runs_alone(tmp_path: Path) -> N
     server.token_file = str(tokens)
     async with server.serving() as client:
         answers = [await post(client, f"{RUN}/pin", PIN, token=f"of-{who}") for who in ("ada", "bob")]
+        await post(client, f"{RUN}/release", {}, token="of-ada")
+        for leaf, body in (("pin", PIN), ("release", {})):
+            assert (await post(client, f"{RUN}/{leaf}", body, token=own_token.read_token(server.own_token)))[0] < 300
     assert [status for status, _ in answers] == [202, 403]
-    assert [by for *_, by in server.pins.asked] == ["ada"]
+    assert [by for *_, by in server.pins.asked] == ["ada", "the operator of this node"]
+    assert server.pins.owners == ["ada", "ada"], "she pins and releases as the user, the others as operators"
 
 
 async def test_an_operator_pins_a_gpu_and_no_user_does(tmp_path: Path) -> None:
@@ -55,7 +59,9 @@ async def test_an_operator_pins_a_gpu_and_no_user_does(tmp_path: Path) -> None:
     tokens.write_text("ada:of-ada\nof-the-operator\n")
     server.token_file = str(tokens)
     async with server.serving() as client:
-        for leaf, body in (("pin", PIN), ("pin/preview", {"power_limit_w": 205, "until_s": UNTIL_S}), ("release", {})):
+        exempt = {"until_s": UNTIL_S, "why": "a demo"}
+        preview = {"power_limit_w": 205, "until_s": UNTIL_S}
+        for leaf, body in (("pin", PIN), ("exempt", exempt), ("pin/preview", preview), ("release", {})):
             named = body | {"gpu_uuid": GPU}
             assert (await post(client, f"/v1/gpus/{leaf}", named, token="of-ada"))[0] == 403
             assert (await post(client, f"/v1/gpus/{leaf}", named, token=None))[0] == 401
@@ -63,7 +69,9 @@ async def test_an_operator_pins_a_gpu_and_no_user_does(tmp_path: Path) -> None:
             assert (await post(client, f"/v1/gpus/{leaf}", named, token="of-the-operator"))[0] in {200, 202}
         async with client.get("/v1/gpus/pins") as response:
             assert [each["gpu_uuid"] for each in await response.json()] == [GPU]
-    assert [by for *_, by in server.pins.asked] == ["an operator"]
+    limits_w = [(limit_w, by) for limit_w, *_, by in server.pins.asked]
+    assert limits_w == [(205.0, "an operator"), (None, "an operator")]
+    assert server.pins.owners == []
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,8 @@ async def test_an_operator_pins_a_gpu_and_no_user_does(tmp_path: Path) -> None:
         ("pin", {"power_limit_w": 205, "why": "for ever"}, 400),
         ("pin/preview", PIN, 400),
         ("release", {"why": 121 * "x"}, 400),
+        ("pin", {"until_s": UNTIL_S, "why": "no limit"}, 400),
+        ("exempt", PIN, 400),
         ("pin", PIN | {"why": 5_000 * "x"}, 413),
     ],
 )

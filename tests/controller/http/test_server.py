@@ -104,23 +104,38 @@ class FakePins:
         self.state = PinState(state="none")
         self.error: OrderRefusedError | None = None
         self.asked: list[tuple[float | None, float, str, str]] = []
+        self.owners: list[str] = []
+        """Who has asked as the user whose run it is."""
 
     def gpu_pins(self) -> dict[str, PinState]:
         return {GPU: PINNED}
 
-    def pin(self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, why: str, by: str) -> PinState:
+    def pin(
+        self,
+        owner: PinOwner,
+        *,
+        power_limit_w: float | None,
+        until_s: float,
+        why: str,
+        by: str,
+        by_owner: bool = False,
+    ) -> PinState:
         self.state_of(owner)
         self.asked.append((power_limit_w, until_s, why, by))
+        self.owners += [by] if by_owner else []
         self.state = replace(PINNED, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by)
         return self.state
 
-    def preview(self, owner: PinOwner, *, power_limit_w: float, until_s: float) -> PinPreview:
+    def preview(
+        self, owner: PinOwner, *, power_limit_w: float | None, until_s: float, by_owner: bool = False
+    ) -> PinPreview:
         self.state_of(owner)
-        del until_s
+        del until_s, by_owner
         return PinPreview(power_limit_w=power_limit_w, n_gpus=2, speed_ratio=0.95, power_w=363.0, sentence="at 205 W …")
 
-    def release(self, owner: PinOwner, *, why: str, by: str) -> PinState:
+    def release(self, owner: PinOwner, *, why: str, by: str, by_owner: bool = False) -> PinState:
         self.state_of(owner)
+        self.owners += [by] if by_owner else []
         self.state = PinState(state="none", ended_because=f"{by}: {why}")
         return self.state
 

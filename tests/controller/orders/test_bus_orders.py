@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -429,6 +430,45 @@ async def test_a_gpu_is_pinned_by_an_order_on_its_own_nodes_topic(tmp_path: Path
         assert [message.topic for message in answers] == [TOPICS.gpu(NODE, gpu, "set/result")]
         result = decode(answers[0].payload, OrderResult)
         assert (result.state, result.gpu_uuid, result.run, result.enforced_power_limit_w) == ("done", gpu, None, 205.0)
+
+
+async def test_a_gpu_is_exempt_by_an_order_and_no_user_orders_about_it(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    gpu, until_s = "GPU-fake-0", bench.clock.now_s() + 600
+    exempt = Order(
+        time_s=bench.clock.now_s(), action="exempt", correlation="o-1", by="ada", why="a demo", until_s=until_s
+    )
+    topic, results = TOPICS.gpu(NODE, gpu, "set"), TOPICS.gpu(NODE, gpu, "set/result")
+    async with bench.hearing():
+        by_owner = msgspec.structs.replace(exempt, by_owner=True)
+        for order in (by_owner, msgspec.structs.replace(by_owner, action="release", correlation="o-2"), exempt):
+            correlation = "o-3" if order is exempt else order.correlation
+            bench.bus.publish(topic, encode(msgspec.structs.replace(order, correlation=correlation)), qos=1)
+        await bench.train(1)
+        bench.write()
+        await bench.train(2)
+        answers = [decode(payload, OrderResult) for payload in bench.bus.payloads(results)]
+        said = [(each.action, each.state, each.reason, each.enforced_power_limit_w) for each in answers]
+        assert said == [
+            ("exempt", "refused", "foreign_user", None),
+            ("release", "refused", "foreign_user", None),
+            ("exempt", "done", "pinned", 280.0),
+        ]
+        bench.order(action="release", correlation="o-4", power_limit_w=None, until_s=None)
+        assert bench.reasons() == [("failed", "gpu_pinned")], "the run itself has no pin to be released"
+        assert "still pinned, by ada over the bus: a demo" in bench.results()[0].detail
+
+
+async def test_a_users_order_changes_no_pin_of_an_operator(tmp_path: Path) -> None:
+    bench = OrderBench(tmp_path)
+    async with bench.hearing():
+        bench.order(action="release", correlation="o-0", power_limit_w=None, until_s=None, by_owner=True)
+        bench.pin(by="bob")
+        bench.order(by_owner=True)
+        bench.order(action="release", correlation="o-2", power_limit_w=None, until_s=None, by_owner=True)
+        assert bench.reasons() == [("done", "released"), *2 * [("refused", "pinned_by_operator")]]
+        assert bench.results()[0].detail == "it was not pinned"
+        assert bench.state().by == "bob"
 
 
 async def test_orders_about_other_nodes_runs_are_left_to_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from controller.errors import OrderRefusedError
 from controller.orders.pins import RunPins
 from controller.orders.standing import ABSENT_S, READ_BACK_S, content_of
 from controller.ports import Hold
-from controller.ports.orders import MAX_PIN_S, Pin, PinPreview, PinState, sentence_of_pin
+from controller.ports.orders import MAX_PIN_S, Pin, PinOwner, PinPreview, PinState, sentence_of_pin
 from publishers.messages.topics import RunKey
 from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import RouterBench, limit_state
@@ -22,7 +22,7 @@ from tests.fakes import KEY, MIDNIGHT_S
 
 WHY = "the room is hot"
 PIN = Pin(power_limit_w=205.0, set_at_s=MIDNIGHT_S, until_s=MIDNIGHT_S + 3_600, why=WHY, by="ada")
-ORDER = {"power_limit_w": 205.0, "until_s": MIDNIGHT_S + 8 * ABSENT_S}
+ORDER: dict[str, Any] = {"power_limit_w": 205.0, "until_s": MIDNIGHT_S + 8 * ABSENT_S}
 
 
 class PinBench(RouterBench):
@@ -55,9 +55,17 @@ class PinBench(RouterBench):
             number = int(end_s)  # it goes on counting under the next controller
             self.say("iterations", iterations(end_s - 1, [end_s - 0.501, end_s - 0.001], seq=number, first=2 * number))
 
-    def pin(self, power_limit_w: float = 205.0, *, for_s: float = 3_600.0, why: str = WHY, by: str = "ada") -> PinState:
+    def pin(
+        self,
+        power_limit_w: float = 205.0,
+        *,
+        for_s: float = 3_600.0,
+        why: str = WHY,
+        by: str = "ada",
+        by_owner: bool = False,
+    ) -> PinState:
         until_s = self.clock.now_s() + for_s
-        return self.pins.pin(KEY, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by)
+        return self.pins.pin(KEY, power_limit_w=power_limit_w, until_s=until_s, why=why, by=by, by_owner=by_owner)
 
     def write(self) -> None:
         """Let each GPU have what was asked of it last."""
@@ -179,7 +187,7 @@ async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tm
     bench = PinBench(tmp_path, "GPU-0", "GPU-1")
     async with bench.training(gpus=["GPU-0", "GPU-1"]):
         until_s = bench.clock.now_s() + 3_600
-        order = {"power_limit_w": 205.0, "until_s": until_s}
+        order: dict[str, Any] = {"power_limit_w": 205.0, "until_s": until_s}
         assert bench.pins.pin("GPU-1", **order, why=WHY, by="ada").state == "asked"
         await bench.train(1)
         assert [limiter.targets[-1].power_limit_w for limiter in bench.limiters] == [205.0, 205.0]
@@ -222,6 +230,87 @@ async def test_a_pin_for_a_gpu_outlasts_a_restart_and_waits_for_a_run(tmp_path: 
             await asyncio.sleep(9 * ABSENT_S)
             assert bench.pins.state_of("GPU-fake-0") == PinState(state="none", ended_because="its time is over")
             pinning.cancel()
+
+
+async def test_a_gpu_is_exempt_with_each_run_that_has_it_over_a_restart_until_its_time(tmp_path: Path) -> None:
+    before = PinBench(tmp_path, "GPU-0", "GPU-1")
+    async with before.training(gpus=["GPU-0", "GPU-1"]):
+        before.pin()
+        await before.train(1)
+        until_s = before.clock.now_s() + 60.0
+        before.pins.pin("GPU-1", power_limit_w=None, until_s=until_s, why="a demo", by="bob")
+        await before.train(1)
+        before.write()
+        state = before.state()
+        assert (state.state, state.power_limit_w, state.enforced_power_limit_w) == ("done", None, 280.0)
+        assert before.limiters[0].targets[-1].detail.startswith("exempt, at its prior limit, by bob until ")
+    after = PinBench(tmp_path, "GPU-0", "GPU-1")
+    async with after.training(gpus=["GPU-0", "GPU-1"]):
+        assert [limiter.targets[-1].power_limit_w for limiter in after.limiters] == [280.0, 280.0]
+        assert set(after.pins.gpu_pins()) == {"GPU-1"}
+        await after.train(60)
+        assert after.pins.state_of("GPU-1") == PinState(state="none", ended_because="its time is over")
+        assert after.limiters[0].targets[-1].power_limit_w == 205.0, "the pin of the run, which was set before"
+
+
+async def test_what_an_exemption_of_a_gpu_without_a_run_does_is_said_without_a_limit(tmp_path: Path) -> None:
+    bench = PinBench(tmp_path)
+    said = bench.pins.preview("GPU-fake-0", **ORDER | {"power_limit_w": None}).sentence
+    assert (
+        said == "no run has this GPU now; each that has it until then is held at its prior limit, with all of its GPUs"
+    )
+
+
+@pytest.mark.parametrize("owner", [KEY, "GPU-fake-0"])
+async def test_an_operators_pin_yields_to_no_users(tmp_path: Path, owner: PinOwner) -> None:
+    bench = PinBench(tmp_path)
+    async with bench.training():
+        bench.pin(180.0, by="ada", by_owner=True)
+        bench.pin(190.0, by="ada", by_owner=True)
+        bench.pins.pin(owner, **ORDER, why="the room is hot", by="bob")
+        for ask in (
+            lambda: bench.pin(240.0, by="ada", by_owner=True),
+            lambda: bench.pins.preview(KEY, **ORDER, by_owner=True),
+        ):
+            with pytest.raises(
+                OrderRefusedError, match=r"by bob until .*: the room is hot: an operator's pin"
+            ) as error:
+                ask()
+            assert error.value.reason == "pinned_by_operator"
+        if owner == KEY:
+            with pytest.raises(OrderRefusedError, match="an operator's pin"):
+                bench.pins.release(KEY, why="", by="ada", by_owner=True)
+        await bench.train(1)
+        assert bench.limiters[0].targets[-1].power_limit_w == 205.0
+        bench.pins.release(owner, why="it is cool", by="bob")
+        await bench.train(1)
+        is_back = bench.limiters[0].targets[-1].power_limit_w == 190.0
+        assert is_back is (owner != KEY), "of one run there is one pin; that of its GPU leaves it"
+        assert bench.pin(240.0, by="ada", by_owner=True).state == "asked"
+        assert bench.pins.release(KEY, why="", by="ada", by_owner=True).state == "none"
+
+
+async def test_an_operators_pin_of_a_gpu_counts_before_a_users_later_one(tmp_path: Path) -> None:
+    of_user = replace(PIN, by_owner=True, by="ada", set_at_s=MIDNIGHT_S, power_limit_w=180.0)
+    of_gpu = replace(PIN, by="bob", set_at_s=MIDNIGHT_S - 60.0, gpu_uuid="GPU-fake-0")
+    (tmp_path / "pins.json").write_bytes(content_of("pins", {KEY: of_user, "GPU-fake-0": of_gpu}))
+    bench = PinBench(tmp_path)
+    with bench.pins:
+        assert bench.pins.pin_of(KEY) == of_user, "it has no GPU yet"
+    async with bench.training():
+        assert bench.pins.pin_of(KEY) == of_gpu
+
+
+async def test_pins_of_the_release_before_are_read(tmp_path: Path) -> None:
+    terms = b'"power_limit_w":205.0,"set_at_s":1700006400.0,"until_s":1700010000.0,"why":"the room is hot","by":"ada"}'
+    (tmp_path / "pins.json").write_bytes(
+        b'{"version":1,"pins":[{"user":"alice","job":"resnet50","run":"run-1","gpu_uuid":"",' + terms + b","
+        b'{"user":"","job":"","run":"","gpu_uuid":"GPU-fake-0",' + terms + b'],"checksum":"d47187b58fa0f275"}\n'
+    )
+    bench = PinBench(tmp_path)
+    with bench.pins:
+        assert bench.pins.pin_of(KEY) == PIN
+        assert bench.pins.gpu_pins()["GPU-fake-0"].by == "ada"
 
 
 async def test_no_gpu_is_pinned_where_limits_are_only_observed(tmp_path: Path) -> None:

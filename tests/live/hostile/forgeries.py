@@ -26,6 +26,7 @@ def log_in_without_or_with_anothers_password(world: World) -> Report:
     """Try every door anonymously, with our own password as somebody else, and with guesses."""
     welcome = []
     tries = [("", ""), (VICTIM, world.password), (VICTIM, "password"), (NODE, world.password), ("policy", "policy")]
+    tries += [(user, world.password) for user in ("web", "operator")]
     for door in world.ports:
         for user, password in [*tries, *([(TENANT, world.password)] if door != "trainings" else [])]:
             client = RawClient(world.door(door))
@@ -64,9 +65,11 @@ def others_topics(world: World) -> list[str]:
 @attempt
 def publish_in_others_names(world: World) -> Report:
     """Status, plan, command, notice, set, reports: as the victim, the node, the policy service, an operator."""
-    client = world.tenant()
+    client, now_s = world.tenant(), time.time()
+    order = {"time_s": now_s, "action": "pin", "correlation": "m-1", "by": MARK.decode(), "why": MARK.decode()}
+    forged = {"command": "stop", "reason": MARK.decode()}, order | {"power_limit_w": 100.0, "until_s": now_s + 3_600}
     for topic in others_topics(world):
-        for payload in (MARK, json.dumps({"command": "stop", "reason": MARK.decode()}).encode()):
+        for payload in (MARK, *(json.dumps(each).encode() for each in forged)):
             client.publish(
                 *(publication(topic, payload, qos=qos, retain=retain) for qos in (0, 1) for retain in (False, True))
             )

@@ -35,7 +35,11 @@ _START_TIMEOUT_S: Final = 120.0
 _ENDING_TIMEOUT_S: Final = 60.0
 _RESTARTS: Final = frozenset({"squat_the_locks"})
 """Attempts beside which the controller is restarted: it gives the limit back, which is checked there."""
-_OBSERVERS: Final = {VICTIM: "trainings", "gpu02": "nodes", "policy": "services", "dashboard": "services"}
+_OBSERVERS: Final = {
+    VICTIM: "trainings",
+    "gpu02": "nodes",
+    **dict.fromkeys(("policy", "dashboard", "web", "operator"), "services"),
+}
 _SETTINGS: Final = {
     "profiler.settle_s": "0.2",
     "profiler.window_s": "0.6",
@@ -49,6 +53,7 @@ _SETTINGS: Final = {
     # that drowns the job out for ten seconds does.
     "gpu.min_power_limit_w": str(PLANNED_W),
     "job.lease_s": "10",
+    "orders.over_bus": "true",
 }
 
 
@@ -368,7 +373,7 @@ def site_under_attack(directory: Path, library: Path) -> Iterator[SiteUnderAttac
     users: dict[str, Sequence[str]] = {
         "trainings": [VICTIM, TENANT],
         "nodes": [NODE, "gpu02"],
-        "services": ["policy", "dashboard"],
+        "services": ["policy", "dashboard", "web", "operator"],
     }
     machine = StubMachine.create(library, directory / "nvml_state", n_gpus=2, speedup_ratio=_SPEEDUP_RATIO)
     with site_broker(directory / "broker", users) as site:

@@ -16,7 +16,7 @@ from controller.web.app import run_web
 from controller.web.config import WebConfig, load_web_config
 from controller.web.hands.order_form import ACTIONS
 from tests.controller.web.pages.site import Found
-from tests.live.conftest import Mosquitto
+from tests.live.conftest import Mosquitto, free_port
 from tests.live.node import LiveNode, wait_for
 from tests.live.nvml_stub.machine import StubMachine
 from tests.live.page.browser import AXE, CHROMIUM, Tab, running_browser
@@ -40,6 +40,13 @@ topic write gridchase/v1/user/+/job/+/run/+/set
 """
 PIN_LINK: Final = f'a[href="{RUN}/order?action=pin"]'
 FIELDS: Final = "limit=165&until=%2B2h&slower=8&at=%2B9h&why=the+room+is+hot"
+WALK: Final[dict[str, dict[str, str]]] = {
+    "pause": {"until": "+2m"},
+    "resume": {},
+    "exempt": {"until": "+2h"},
+    "budget": {"slower": "8"},
+    "deadline": {"at": "+9h"},
+}
 SCREENS: Final = [(width, theme) for width in (390, 1280) for theme in ("light", "dark")]
 
 
@@ -156,6 +163,51 @@ async def test_a_limit_is_pinned_by_keyboard_and_released_without_a_script(
         await asyncio.to_thread(wait_for, node, lambda: node.limit_w != PIN_W)
     assert "pinned to 165 W by alice over the bus until" in node.log()
     assert "alice over the bus ends it: it is cold" in node.log()
+
+
+@in_a_browser
+async def test_beside_up_a_run_is_paused_exempt_and_given_other_goals_in_the_dialog(
+    node: LiveNode, broker: Mosquitto, tokens: Path, tmp_path: Path
+) -> None:
+    file, url = tmp_path / "web.toml", f"http://127.0.0.1:{free_port()}"
+    keys = f'port = {url.rpartition(":")[2]}\ntoken_file = "{tokens}"\nstate_dir = "{tmp_path / "web"}"\norders = true'
+    file.write_text(f'[bus]\nurl = "{broker.url}"\nusername = "n1"\n[web]\n{keys}\n')
+    up = ("up", "--simulate", "--no-policy", "--web-config", str(file))
+    node.verb(*up, orders__over_bus="true", bus__username="n1")
+    node.training(300.0, PAUSABLE="1")
+    async with running_browser(tmp_path / "browser") as browser:
+        await asyncio.to_thread(wait_for, node, lambda: (node.watcher.last("r1/energy") or {}).get("n_gpus"))
+        await asyncio.to_thread(wait_for, node, lambda: f"the page: {url}" in node.log())
+        tab = await browser.new_tab()
+        await sign_in(tab, url)
+        await tab.open(f"{url}{RUN}")
+        for action, fields in WALK.items():
+            await tab.run(f"document.querySelector('a[data-order][href$=\"={action}\"]').click()")
+            await tab.until("document.querySelector('dialog #why') !== null")
+            for name, text in (fields | {"why": f"a walk: {action}"}).items():
+                await tab.run(f"document.querySelector('dialog #{name}').focus()")
+                await tab.call("Input.insertText", text=text)
+            button = "document.querySelector('dialog #will form button')"
+            await tab.until(f"{button}?.disabled === false")
+            assert not any(each["action"] == action for each in node.watcher.all("/set")), "it is only shown"
+            await tab.run(f"{button}.click()")
+            await tab.until("document.querySelector('dialog [role=status]')?.textContent.includes('done: ')")
+            await tab.press("Escape")
+            await tab.until("document.querySelector('dialog') === null")
+        assert tab.complaints == []
+    answers = {each["action"]: each for each in node.watcher.all("/set/result")}
+    assert {action: answer["state"] for action, answer in answers.items()} == dict.fromkeys(WALK, "done")
+    assert (
+        answers["exempt"]["enforced_power_limit_w"] == node.watcher.last("n1/status")["gpus"][0]["prior_power_limit_w"]
+    )
+    audited = node.log()
+    for words in (
+        "asks for a pause",
+        "exempt, at its prior limit, by alice",
+        "a time budget of 8 % by alice",
+        "a deadline at",
+    ):
+        assert words in audited
 
 
 @in_a_browser

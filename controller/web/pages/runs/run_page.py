@@ -12,13 +12,21 @@ from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
 from controller.web.charts.figure import render_chart
 from controller.web.live.site_state import SILENT_S, RunState, SiteState
 from controller.web.pages.gpus import gpu_views
-from controller.web.pages.layout import moment_text, render_card, render_facts, render_page, render_state, render_time
+from controller.web.pages.layout import (
+    moment_text,
+    render_card,
+    render_facts,
+    render_order_links,
+    render_page,
+    render_state,
+    render_time,
+)
 from controller.web.pages.log import Asked, log_lines, render_lines
 from controller.web.pages.overview import (
     first_signal,
+    pinned_subject,
     render_done,
     render_figures,
-    render_order_links,
     render_pin,
     render_pinned_by,
     render_release,
@@ -111,7 +119,7 @@ def run_view(
 def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -> str:
     """Return the page, HTML."""
     parts = [
-        _progress(view, now_s, zone),
+        _progress(view, state, now_s, zone),
         _saved(view, now_s),
         _slower(view),
         *([_plan(view, state, now_s, zone), _now(view, state, now_s)] if view.goes_on else []),
@@ -123,11 +131,11 @@ def render_run(view: RunView, state: SiteState, *, now_s: float, zone: tzinfo) -
     return render_page(f"Run {view.key.job}", current="/runs", parts=parts, now_s=now_s, zone=zone)
 
 
-def _progress(view: RunView, now_s: float, zone: tzinfo) -> Markup:
-    return render_card(f"{view.key.job} / {view.key.run}", render_facts(_progress_facts(view, now_s, zone)))
+def _progress(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Markup:
+    return render_card(f"{view.key.job} / {view.key.run}", render_facts(_progress_facts(view, state, now_s, zone)))
 
 
-def _progress_facts(view: RunView, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
+def _progress_facts(view: RunView, state: SiteState, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
     record = view.record
     if record is None:
         yield "state", render_state("idle", NOT_KNOWN_YET)
@@ -151,7 +159,7 @@ def _progress_facts(view: RunView, now_s: float, zone: tzinfo) -> Iterator[tuple
     yield "used", escaped(used_text(view.key, record))
     yield from _known_facts(view.key, record)
     yield from _goal_facts(view.run.schedule, now_s, zone)
-    yield from _pin_facts(view, record, now_s, zone)
+    yield from _pin_facts(view, state, record, now_s, zone)
 
 
 def _known_facts(key: RunKey, record: RunEnergy) -> Iterator[tuple[str, Markup]]:
@@ -162,15 +170,21 @@ def _known_facts(key: RunKey, record: RunEnergy) -> Iterator[tuple[str, Markup]]
         yield "paused", escaped(typeset(duration_text(record.paused_s)))
 
 
-def _pin_facts(view: RunView, record: RunEnergy, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
+def _pin_facts(
+    view: RunView, state: SiteState, record: RunEnergy, now_s: float, zone: tzinfo
+) -> Iterator[tuple[str, Markup]]:
     """Yield who has pinned its limit, until when and why, for how long so far, and how that is ended."""
     if view.goes_on and is_pinned(record, now_s):
         so_far = f" · {typeset(duration_text(record.pinned_s))} so far" if record.pinned_s else ""
         yield "pinned", joined([render_pin(record, now_s, zone), escaped(so_far)])
         if not view.takes_orders:
-            yield "to end it", joined([escaped("on its node: "), render_release(view.key)])
+            yield "to end it", joined([escaped("on its node: "), render_release(view.key, record)])
     if view.goes_on and view.takes_orders:
-        yield "orders", render_order_links(view.key, dict(_orders(view, is_held=is_pinned(record, now_s))))
+        is_held, orders = is_pinned(record, now_s), list[Markup]()
+        if is_held:
+            orders.append(render_order_links(pinned_subject(state, view.key, record), {"release": "release its limit"}))
+        orders.append(render_order_links(view.key, dict(_orders(view, is_held=is_held))))
+        yield "orders", joined(orders, " · ")
 
 
 def _goal_facts(schedule: RunSchedule | None, now_s: float, zone: tzinfo) -> Iterator[tuple[str, Markup]]:
@@ -182,6 +196,8 @@ def _goal_facts(schedule: RunSchedule | None, now_s: float, zone: tzinfo) -> Ite
         goal = f"a deadline at {moment_text(schedule.deadline_s, now_s, zone)}"
     elif schedule.max_slowdown_ratio is not None:
         goal = f"a time budget of {typeset(percent_text(schedule.max_slowdown_ratio - 1))}"
+        if schedule.budget_since_s is not None:
+            goal += f", counted since {moment_text(schedule.budget_since_s, now_s, zone)},"
     until = "" if schedule.goal_until_s is None else f" until {moment_text(schedule.goal_until_s, now_s, zone)}"
     by, why = element("bdi", escaped(schedule.goal_by)), element("bdi", escaped(schedule.goal_why or ""))
     yield "goal", joined([escaped(f"{goal}{until}, set by "), by, escaped(": "), why])
@@ -189,8 +205,6 @@ def _goal_facts(schedule: RunSchedule | None, now_s: float, zone: tzinfo) -> Ite
 
 def _orders(view: RunView, *, is_held: bool) -> Iterator[tuple[str, str]]:
     """Yield what can be ordered, and the words for it."""
-    if is_held:
-        yield "release", "release its limit"
     yield "pin", "pin another limit" if is_held else "pin its limit"
     yield from _ORDERS.items()
     if view.run.schedule is not None and view.run.schedule.goal_by is not None:

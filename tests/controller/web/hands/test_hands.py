@@ -16,15 +16,17 @@ from controller.ports.orders import ORDERS_PER_MIN
 from controller.web.app import Site as WebSite
 from controller.web.config import WebConfig, WebSettings, load_web_config
 from controller.web.hands.exposure import NOT_SAID, UNKNOWN_PROXY
-from controller.web.hands.routes import ANSWER_WAIT_S, LOOK_S, SIGN_INS_PER_MIN
+from controller.web.hands.order_form import GPU_ACTIONS
+from controller.web.hands.routes import ANSWER_WAIT_S, LOOK_S, WRONG_TOKENS_PER_MIN
 from controller.web.hands.sent_orders import ANSWER_S, PAUSE_ANSWER_S
 from controller.web.hands.sessions import IDLE_S, SESSION_S
 from controller.web.live.event_stream import HEARTBEAT_S
+from controller.web.live.site_state import GpuKey
 from controller.web.pages.layout import PAGES
 from controller.web.routes import RENDERED_S
 from controller.web.store import SqliteStore
 from publishers.messages.codec import decode, encode
-from publishers.messages.reports import Order, OrderResult
+from publishers.messages.reports import GpuDescription, GpuEnergy, NodeStatus, Order, OrderResult
 from publishers.messages.topics import RunKey
 from publishers.shared.http.requests import BODY_TIMEOUT_S
 from tests.controller.history.energy_history.records import TOPICS, measured, run_message, run_record
@@ -36,6 +38,9 @@ KEY: Final = RunKey("alice", "resnet50", "r1")
 ORDER: Final = "/run/alice/resnet50/r1/order"
 SET: Final = TOPICS.run(KEY, "set")
 RESULT: Final = TOPICS.run(KEY, "set/result")
+GPU: Final = GpuKey("atlas", "GPU-0")
+GPU_ORDER: Final = "/gpu/atlas/GPU-0/order"
+GPU_SET: Final = TOPICS.gpu(*GPU, "set")
 OPERATOR, ALICE, BOB = "operator-token", "alice-token", "bob-token"
 PIN: Final = {"action": "pin", "limit": "205", "until": "+2h", "why": "the room is hot"}
 HTTPS: Final = {"X-Forwarded-Proto": "https", "Origin": "https://power.example", "Host": "power.example"}
@@ -87,9 +92,9 @@ class Browser:
         """Ask what an order would do."""
         return await self.get(str(URL(ORDER).with_query(PIN | changes)))
 
-    def orders(self) -> list[Order]:
+    def orders(self, topic: str = SET) -> list[Order]:
         """Return what was sent to the node of the run."""
-        return [decode(payload, Order) for payload in self.bus.payloads(SET)]
+        return [decode(payload, Order) for payload in self.bus.payloads(topic)]
 
     def say(self, state: str, detail: str = "205 W read back from 1 GPU", **changes: Any) -> None:  # noqa: ANN401
         """Let the node answer the last order."""
@@ -230,7 +235,7 @@ async def test_more_orders_than_a_node_hears_are_refused_and_that_is_said(tmp_pa
         await browser.preview()
         page = await browser.send()
         assert (browser.status, browser.answer["Retry-After"]) == (429, "60")
-        assert "More than 10 orders a minute about one run: try again in a minute." in page.text
+        assert "More than 10 orders a minute about one run or GPU: try again in a minute." in page.text
         assert (await browser.go("POST", ORDER, sent[0]))[0] == 303, "it was sent before"
         assert len(browser.orders()) == ORDERS_PER_MIN
         await asyncio.sleep(7)
@@ -282,6 +287,77 @@ async def test_a_run_is_exempt_and_has_another_goal(
         )
         browser.say("done", "as asked")
         assert "done: as asked" in (await browser.get(browser.path)).text
+
+
+def say_gpu(browser: Browser) -> None:
+    """Let a node say that it has a GPU, on which the run computes."""
+    gpu = GpuDescription(uuid=GPU.gpu_uuid, index=0, model="NVIDIA A40", prior_power_limit_w=300.0)
+    status = NodeStatus(state="online", version="1", time_s=MIDNIGHT_S + 1, gpus=[gpu])
+    browser.bus.publish(TOPICS.node_status(GPU.node), encode(status), qos=1)
+    energy = GpuEnergy(time_s=MIDNIGHT_S + 1, gpu_index=0, power_w=162.0, power_limit_w=205.0, job=KEY.job)
+    browser.bus.publish(TOPICS.gpu(*GPU, "energy"), encode(energy), qos=0)
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "said"),
+    [
+        ("pin", {"limit": "205", "until": "+2h"}, "is held at 205 W until"),
+        ("exempt", {"until": "+2h"}, "has its prior limits until"),
+        ("release", {}, "If this GPU is pinned or exempt, that ends"),
+    ],
+)
+async def test_an_operator_orders_about_a_gpu(action: str, fields: dict[str, str], said: str, tmp_path: Path) -> None:
+    async with browsing(tmp_path) as browser:
+        say_gpu(browser)
+        await browser.get("/gpus")
+        links = [it["href"] for it in browser.found.all("a") if "data-order" in it]
+        assert links == [f"{GPU_ORDER}?action={each}" for each in GPU_ACTIONS]
+        await browser.sign_in(name="Ada", then=f"{GPU_ORDER}?action={action}")
+        assert (browser.status, browser.path) == (200, f"{GPU_ORDER}?action={action}")
+        page = await browser.get(str(URL(GPU_ORDER).with_query({"action": action, "why": "a demo"} | fields)))
+        assert said in page.text
+        assert (page.text.count("Of resnet50 now: at 205 W"), browser.orders(GPU_SET)) == (action == "pin", [])
+        page = await browser.send()
+        assert "asked for; the node has not read it back yet" in page.text
+        (order,) = browser.orders(GPU_SET)
+        assert (order.action, order.by, order.by_owner) == (action, "Ada, an operator", False)
+        result = OrderResult(
+            time_s=order.time_s,
+            node=GPU.node,
+            gpu_uuid=GPU.gpu_uuid,
+            action=order.action,
+            correlation=order.correlation,
+            state="done",
+            reason="pinned",
+            detail="300 W read back from 1 GPU",
+        )
+        browser.bus.publish(RESULT, encode(result), qos=1)
+        assert "done: " not in (await browser.get(browser.path)).text, "that would be of a run"
+        browser.bus.publish(TOPICS.gpu(*GPU, "set/result"), encode(result), qos=1)
+        assert "done: 300 W read back from 1 GPU" in (await browser.get(browser.path)).text
+
+
+async def test_no_user_orders_about_a_gpu_nor_anybody_what_is_of_runs(tmp_path: Path) -> None:
+    async with browsing(tmp_path) as browser:
+        say_gpu(browser)
+        await browser.sign_in(ALICE)
+        page = await browser.get(f"{GPU_ORDER}?action=exempt")
+        assert (browser.status, "operators alone order about a GPU" in page.text) == (403, True)
+        await browser.preview()
+        await browser.send()
+        assert [order.by_owner for order in browser.orders()] == [True], "an operator's pin would not yield to it"
+        await browser.get("/sign-in")
+        await browser.send()
+        await browser.sign_in()
+        await browser.get(f"{GPU_ORDER}?action=pause")
+        assert browser.status == 400
+        page = await browser.get("/gpu/atlas/GPU-9/order?action=exempt")
+        assert (browser.status, "No GPU atlas/GPU-9 is online" in page.text) == (404, True)
+        offline = NodeStatus(state="offline", version="1", time_s=MIDNIGHT_S + 2)
+        browser.bus.publish(TOPICS.node_status(GPU.node), encode(offline), qos=1)
+        await browser.get(f"{GPU_ORDER}?action=exempt")
+        assert browser.status == 404
+        assert browser.orders(GPU_SET) == []
 
 
 @pytest.mark.parametrize(
@@ -462,12 +538,17 @@ async def test_whoever_is_not_signed_in_keeps_nobody_waiting_by_a_slow_body(
 
 async def test_an_address_that_tries_too_often_waits(tmp_path: Path) -> None:
     async with browsing(tmp_path) as browser:
-        for _ in range(SIGN_INS_PER_MIN):
+        for _ in range(2 * WRONG_TOKENS_PER_MIN):
+            await browser.sign_in()
+            assert not is_sign_in(browser), "many people may share an address, as behind a proxy"
+            await browser.get("/sign-in")
+            await browser.send()  # signs out
+        for _ in range(WRONG_TOKENS_PER_MIN):
             await browser.sign_in("wrong")
             assert browser.status == 403
         await browser.sign_in()
         assert (browser.status, browser.answer["Retry-After"]) == (429, "60")
-        assert "More than 10 sign-ins a minute" in browser.found.text
+        assert "More than 10 wrong tokens a minute" in browser.found.text
         await asyncio.sleep(60)
         await browser.sign_in()
         assert browser.status == 200

@@ -91,11 +91,13 @@ def test_every_action_needs_a_reason_and_its_terms_and_has_no_others(action: Act
     form, faults = read(everything | {"until": terms.get("until", ""), "why": WHY}, action)
     assert form is not None, faults
     assert read(form.fields(), action)[0] == form
-    order = form.order(by="ada", correlation=new_correlation(), now_s=NOW_S)
+    order = form.order(by="ada", by_owner=False, correlation=new_correlation(), now_s=NOW_S)
     assert decode(encode(order), Order) == order
     given = {name: value for name, value in msgspec.structs.asdict(order).items() if value is not None}
     names = {"limit": "power_limit_w", "until": "until_s", "slower": "max_slowdown_ratio", "at": "deadline_s"}
-    assert given.keys() - {"time_s", "action", "correlation", "by", "why"} == {names[each] for each in terms}
+    assert given.keys() - {"time_s", "action", "correlation", "by", "by_owner", "why"} == {
+        names[each] for each in terms
+    }
     assert is_name(order.correlation)
 
 
@@ -137,4 +139,4 @@ def test_whatever_is_typed_is_an_order_that_can_be_sent_or_a_fault(fields: dict[
     form, faults = read(fields, action)
     assert (form is None) == bool(faults)
     if form is not None:
-        encode(form.order(by="ada", correlation="page-1", now_s=NOW_S))
+        encode(form.order(by="ada", by_owner=False, correlation="page-1", now_s=NOW_S))

@@ -179,6 +179,23 @@ def test_the_page_is_read_again_when_a_pin_changes(changes: dict[str, Any]) -> N
     assert live_overview(site.state, NOW_S).shape != before
 
 
+def test_a_pin_of_a_gpu_is_released_there_and_not_with_the_run() -> None:
+    site = pinned(pinned_gpu_uuid="GPU-1")
+    page = overview(site)
+    assert "resnet50 of alice is pinned at 205 W with one of its GPUs until 18:00 by bob" in page.text
+    assert "To end it, on its node: gridchase release --gpu GPU-1" in page.text
+    assert "gridchase release --gpu GPU-1" in run_page(site).text
+    view = run_view(site.state, KEY, None, NOW_S, takes_orders=True)
+    assert view is not None
+    pages = (
+        Found(render_run(view, site.state, now_s=NOW_S, zone=ZONE)),
+        Found(render_overview(site.overview()._replace(takes_orders=True), now_s=NOW_S, zone=ZONE)),
+    )
+    for each in pages:
+        releases = [it["href"] for it in each.all("a") if str(it.get("href")).endswith("release")]
+        assert releases == ["/gpu/atlas/GPU-1/order?action=release"]
+
+
 @pytest.mark.parametrize("text", [*HOSTILE, "x" * 120, "\u05d0\u05d1 is hot", "'; rm -rf ~ #"])
 def test_whatever_a_pin_says_is_text(text: str) -> None:
     site = pinned(pinned_by=text, pinned_why=text)
@@ -237,6 +254,8 @@ def test_a_goal_that_a_person_has_set_is_told_with_who_until_when_and_why(text: 
     run.schedule = schedule
     said = " ".join(printable(text).split())
     assert f"goal a time budget of 5.0 % until 18:00, set by {said} : dear today" in run_page(site).text
+    run.schedule = msgspec.structs.replace(schedule, budget_since_s=NOW_S - 3_600.0)
+    assert "goal a time budget of 5.0 %, counted since 14:20, until 18:00, set by" in run_page(site).text
     run.schedule = msgspec.structs.replace(schedule, objective="deadline", deadline_s=UNTIL_S, goal_until_s=None)
     assert f"goal a deadline at 18:00, set by {said} : dear today" in run_page(site).text
     view = run_view(site.state, KEY, None, NOW_S, takes_orders=True)
