@@ -47,6 +47,24 @@ class LoopClock:
         await asyncio.sleep(0)
 
 
+class SteppedClock(LoopClock):
+    """A wall clock that can be stepped; it sleeps as that of the system does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_s = 0.0
+
+    def now_s(self) -> float:
+        return super().now_s() + self.step_s
+
+    async def sleep_until(self, time_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + time_s - self.now_s()
+        while (left_s := min(time_s - self.now_s(), deadline_s - loop.time())) > 1e-6:  # noqa: ASYNC110 — see `LoopClock`
+            await asyncio.sleep(min(left_s, MAX_SLEEP_S))
+        await asyncio.sleep(0)
+
+
 class FakeGpu:
     """A GPU that checks limits as hardware does, and records every one that took effect in `history`.
 

@@ -40,6 +40,9 @@ CHANGED_RATIO = 0.01
 SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost", "work", "total_work")
 """What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
 
+LEAST_REST_RATIO: Final = 0.01
+"""Records round a saved share to 0.0001: where less than this is left of the baseline, that is not known to a point."""
+
 SPLIT: Final = ("better_limit", "following", "measuring")
 """The parts of a saving."""
 _NOTHING_KNOWN: Final = dict.fromkeys(
@@ -219,7 +222,7 @@ def energy_report(
     final: bool,
     max_power_w: float | None = None,
     incomplete: Sequence[str] = (),
-    would_save_ratio: float | None = None,
+    would_save: tuple[float, float] | None = None,
     power_limit_w: float | None = None,
     speed_ratio: float | None = None,
     reason: Blocked | None = None,
@@ -230,7 +233,7 @@ def energy_report(
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations.
 
-    `totals` and `counting` are by field.
+    `totals` and `counting` are by field; `would_save` is a share and the half-width of its 90 % interval.
     """
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
     epochs = furthest.epochs
@@ -248,7 +251,8 @@ def energy_report(
         energy_j=0.0,
         max_power_w=max_power_w,
         incomplete=list(incomplete),
-        would_save_ratio=would_save_ratio,
+        would_save_ratio=would_save[0] if would_save else None,
+        would_save_ci90_ratio=would_save[1] if would_save else None,
         power_limit_w=power_limit_w,
         speed_ratio=speed_ratio,
         reason=reason.reason if reason else None,
@@ -351,7 +355,7 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
     """Return the sum of two parts with what both have saved; without, where that is not known of one of them."""
     both = whole, part
     have_one_signal = len({(each.carbon_g is None, each.cost is None) for each in both}) == 1
-    if not have_one_signal or any(each.evidence not in KNOWN_EVIDENCE for each in both):
+    if not (have_one_signal and all(_is_known(each) for each in both)):
         evidence = "other_nodes" if whole.evidence in KNOWN_EVIDENCE else whole.evidence
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence=evidence)
     if all(each.evidence == "nothing_changed" for each in both):
@@ -360,9 +364,9 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
     name = next((name for name in ("carbon_g", "cost") if getattr(total, name) is not None), "energy_j")
     saved = _joint_ratio(both, "saved", [getattr(each, name) for each in both])
     slowest = max(both, key=lambda each: each.slowdown_ratio or 0.0)  # the nodes wait for each other
-    if energy is None or saved is None or not slowest.slowdown_ratio:
+    if energy is None or saved is None or not (slowest.slowdown_ratio or 0.0) >= LEAST_REST_RATIO:
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="no_baseline")
-    if max(energy.ci90_ratio, saved.ci90_ratio) > MAX_CI90_RATIO:
+    if max(energy.ci90_ratio, saved.ci90_ratio, slowest.slowdown_ci90_ratio or 0.0) > MAX_CI90_RATIO:
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="too_early")
     return msgspec.structs.replace(
         total,
@@ -370,7 +374,7 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         baseline_energy_j=energy.baseline,
         baseline_carbon_g=None if total.carbon_g is None else saved.baseline,
         baseline_cost=None if total.cost is None else saved.baseline,
-        baseline_duration_s=total.duration_s / slowest.slowdown_ratio,
+        baseline_duration_s=total.duration_s / (slowest.slowdown_ratio or 1.0),
         saved_ratio=saved.ratio,
         saved_ci90_ratio=saved.ci90_ratio,
         saved_energy_ratio=energy.ratio,
@@ -382,10 +386,18 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
     )
 
 
+def _is_known(part: RunEnergy) -> bool:
+    """Return whether a part, which may be of an older controller, has all its ratios and their intervals."""
+    names = ("saved", "saved_energy", "slowdown")
+    return part.evidence in KNOWN_EVIDENCE and all(
+        getattr(part, f"{name}_{end}") is not None for name in names for end in ("ratio", "ci90_ratio")
+    )
+
+
 def _joint_pinned(parts: Sequence[RunEnergy]) -> dict[str, float | None]:
     """Return what a pin has cost on several nodes, which wait for each other; None where one does not know."""
     names = ("pinned_extra_s", "pinned_extra_ci90_s", "pinned_extra_energy_j", "pinned_extra_energy_ci90_j")
-    if any(part.pinned_extra_s is None for part in parts):
+    if any(getattr(part, name) is None for part in parts for name in names):
         return dict.fromkeys(names)
     slowest = max(parts, key=lambda part: part.pinned_extra_s or 0.0)
     energies = {name: sum(getattr(part, name) for part in parts) for name in names[2:]}
@@ -419,7 +431,7 @@ def _joint_ratio(parts: Sequence[RunEnergy], name: str, amounts: Sequence[float]
     """Return the joint of a ratio; errors may have the same cause on each node, and add up. None: no baseline."""
     ratios = [getattr(part, f"{name}_ratio") for part in parts]
     halves = [getattr(part, f"{name}_ci90_ratio") for part in parts]
-    if None in ratios or None in halves or any(ratio >= 1 for ratio in ratios):
+    if any(1 - ratio < LEAST_REST_RATIO for ratio in ratios):
         return None
     baselines = [each / (1 - ratio) for each, ratio in zip(amounts, ratios, strict=True)]
     baseline = sum(baselines)

@@ -1,32 +1,48 @@
 """Observe mode: the plan of a run is made and published, nothing is written, and what it would have saved is estimated.
 
 That is the same iterations at the limits that the plan would have set. It needs a curve that was measured before,
-because in `plan.observe` none is. The work is priced when it really ran; that a lower limit would have moved it to
-later hours is left out.
+because in `plan.observe` none is, and looks, which would tell it better, take writes. The work is priced when it really
+ran; that a lower limit would have moved it to later hours is left out.
 """
 
 import logging
-
-import numpy as np
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from controller.accounting.meter_intervals import MeterInterval
 from controller.control.gpu_group import GpuGroup
 from controller.control.run_control import RunControl
 from controller.ports import SignalSource, Target
 from controller.runtime.clock import Now
+from policies.profiling.curve_model import estimate_ratios
+from policies.profiling.paired_looks import Looks
+from policies.savings.interval import NORMAL_QUANTILE
 from policies.vocabulary.profile import PowerProfile
+from publishers.training.reporting.run_summary import percent
+
+MAX_CI90_RATIO: Final = 0.05
+"""A curve of a former run is known to some points, since jobs wander; nothing is said while it is worse than this."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
+class Estimate(NamedTuple):
+    """A share of the signal (carbon, cost or energy), and the half-width of its 90 % interval."""
+
+    ratio: float
+    ci90_ratio: float
+
+
 class ObserveMode:
-    """A run whose plan is not carried out: the sums of its plan, beside those of the highest limit."""
+    """A run whose plan is not carried out, and what it would have done: its work at each planned limit."""
 
     def __init__(self, *, name: str, gpus: GpuGroup, signal: SignalSource) -> None:
         self._name, self._gpus, self._signal = name, gpus, signal
         self._target: Target | None = None
-        self._planned = 0.0
-        self._baseline = 0.0
+        self._profile: PowerProfile | None = None
+        self._work: dict[float, float] = {}
+        """Iterations times the signal, by the limit that was planned for them [W]."""
 
     def update(self, control: RunControl, now: Now) -> None:
         """Ask for what the plan says, and publish it; the limiters say that nothing is written."""
@@ -41,28 +57,45 @@ class ObserveMode:
         signal_value = self._signal.value_at(now.wall_at_s(interval.begin_ns))
         if profile is None or self._target is None or not interval.n_iterations:
             return
+        self._profile, limit_w = profile, self._target.power_limit_w
         value = 1.0 if signal_value is None else signal_value
-        points = sorted(profile.points, key=lambda point: point.power_limit_w)
-        limits_w = [point.power_limit_w for point in points]
-        energies_j = [point.power_w / point.iterations_per_s for point in points]
-        planned_j = float(np.interp(self._target.power_limit_w, limits_w, energies_j))
-        fastest = profile.fastest
-        self._planned += value * interval.n_iterations * planned_j
-        self._baseline += value * interval.n_iterations * fastest.power_w / fastest.iterations_per_s
+        self._work[limit_w] = self._work.get(limit_w, 0.0) + value * interval.n_iterations
 
     @property
-    def would_save_ratio(self) -> float | None:
-        """Return the share of the signal (carbon, cost or energy) that would have been saved; None if unknown."""
-        return 1 - self._planned / self._baseline if self._baseline > 0 else None
+    def would_save(self) -> Estimate | None:
+        """Return what would have been saved; None: it is not known, or not to some points."""
+        return None if self._profile is None else estimate(self._profile, self._work)
 
     def log(self) -> None:
         """Log what would have been saved, once the run has ended."""
-        ratio = self.would_save_ratio
-        if ratio is None:
+        found = self.would_save
+        if self._profile is None:
             said = (
                 "what would be saved is unknown (not_profiled): no curve of this job was measured; it takes a run"
                 " without plan.observe"
             )
+        elif found is None:
+            said = "what would be saved is unknown: the curve measured before is not precise enough"
         else:
-            said = f"the plan would have saved about {100 * ratio:.1f} %, by the curve measured before"
+            said = f"the plan would have saved about {percent(*found)}, by the curve measured before"
         _LOGGER.info("%s: plan.observe: %s", self._name, said)
+
+
+def estimate(profile: PowerProfile, work: Mapping[float, float]) -> Estimate | None:
+    """Return what work would have saved at limits below the highest one, by a curve alone; None: not known.
+
+    The errors of all limits are taken for one: they have the highest limit in common.
+
+    Args:
+        profile: the curve.
+        work: iterations times the signal, by limit [W].
+    """
+    limits_w, total = list(work), math.fsum(work.values())
+    if not total > 0:
+        return None
+    ratios = estimate_ratios(profile, Looks(), limits_w).ratios
+    shares = [work[each.power_limit_w] / total for each in ratios]
+    saved = 1 - math.fsum(share / each.energy_ratio for share, each in zip(shares, ratios, strict=True))
+    errors = (each.energy_error_ratio / each.energy_ratio**2 for each in ratios)
+    half = NORMAL_QUANTILE * math.fsum(abs(share) * error for share, error in zip(shares, errors, strict=True))
+    return Estimate(saved, half) if half <= MAX_CI90_RATIO else None

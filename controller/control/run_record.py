@@ -176,7 +176,7 @@ class RunRecord:
             final=final,
             max_power_w=self._gpus.prior_power_limit_w,
             incomplete=self._incomplete(),
-            would_save_ratio=self._observe_mode.would_save_ratio if self._observe_mode else None,
+            would_save=self._observe_mode.would_save if self._observe_mode else None,
             power_limit_w=self._mean_power_limit_w,
             speed_ratio=self._speed_ratio,
             reason=self.limit_reason,

@@ -308,13 +308,13 @@ def _decision(
     if value is None and inputs.history is not None and len(inputs.history):
         reason, detail = "signal_stale", f"the signal is stale and not used: {detail}"
     if held is not None and inputs.current is not None and held.point.power_limit_w not in cycle:
-        saving = f"{cycle.first.power_limit_w:g} W would save {held.gain_ratio:.2%}"
         if inputs.now_s - inputs.current.since_s < rules.min_dwell_s:
             cycle, reason = DutyCycle(first=held.point), "kept_dwell"
-            detail = f"kept for at least {rules.min_dwell_s:g} s; {saving}: {detail}"
+            detail = f"kept for at least {rules.min_dwell_s:g} s, before {cycle.first.power_limit_w:g} W: {detail}"
         elif held.gain_ratio < rules.min_gain_ratio:
             cycle, reason = DutyCycle(first=held.point), "kept_small_gain"
-            detail = f"kept, as {saving}, less than {rules.min_gain_ratio:.2%}: {detail}"
+            gain = f"{cycle.first.power_limit_w:g} W would save less than {rules.min_gain_ratio:.2%}"
+            detail = f"kept, as {gain}: {detail}"
     scheduled = cycle.scheduled(inputs.now_s)
     if scheduled is not None:
         detail = f"then {scheduled.power_limit_w:g} W after {cycle.first_s:.0f} s; {detail}"

@@ -245,11 +245,12 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
-    `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate, where the plan was only
-    observed. `power_limit_w` is the present limit of its GPUs, on average, `speed_ratio` the rate that goes with it, as
-    a share of full speed, and `reason` and `detail` say why they have it, as in `LimitChange`; once the run
-    has ended, what they had last. `paused_s` is how long the training waited
-    because it was asked to: a part of `duration_s` and, like the energy of that time, not of the baseline.
+    `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate by an earlier
+    curve, where the plan was only observed, with the half-width of its 90 % interval. `power_limit_w` is the present
+    limit of its GPUs, on average, `speed_ratio` the rate that goes with it, as a share of full speed, and `reason` and
+    `detail` say why they have it, as in `LimitChange`; once the run has ended, what they had last. `paused_s` is how
+    long the training waited because it was asked to: a part of `duration_s` and, like the energy of that time, not of
+    the baseline.
     `unmeasured_s` is for how long its GPUs could not be read: `energy_j` holds their last power for that time, but
     nothing for the time before they were first read. `ab_…`, in the final record of a whole run, where runs of its job
     are held out at the prior limit: of how many comparable runs, and what an iteration of the others saves of the
@@ -301,6 +302,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
+    would_save_ci90_ratio: Amount | None = None
     paused_s: Amount | None = None
     unmeasured_s: Amount | None = None
     power_limit_w: PowerW | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.control.observe_mode import MAX_CI90_RATIO
 from controller.ports import LimitRange
 from publishers.training.reporting.run_summary import summarize
 from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
@@ -35,8 +36,11 @@ async def test_with_a_stored_curve_nothing_is_written_and_the_saving_is_estimate
     assert final.final
     assert final.energy_j > 0
     assert final.would_save_ratio is not None
+    assert final.would_save_ci90_ratio is not None
     assert 0.01 < final.would_save_ratio < 0.5
-    assert abs(final.saved_ratio or 0.0) < 0.01
+    assert 0.01 < final.would_save_ci90_ratio <= MAX_CI90_RATIO
+    assert (final.evidence, final.saved_ratio, final.saved_ci90_ratio) == ("nothing_changed", 0.0, 0.0)
+    assert (final.slowdown_ratio, final.baseline_energy_j) == (1.0, final.energy_j)
     assert {change.reason for change in site.limits(gpu)} <= {"observe_mode", "run_finished"}
     assert site.profiles(run="observed")[-1].state == "observing"
     assert site.schedules(run="observed") == [None], "a plan that is not followed is not announced"
@@ -50,7 +54,10 @@ async def test_without_a_curve_it_says_that_nothing_is_known(tmp_path: Path, cap
     await _run(site, 1_800.0, "observed")
     assert gpu.history == []
     final = site.energies(run="observed")[-1]
-    assert (final.would_save_ratio, final.energy_j > 0) == (None, True)
+    assert (final.would_save_ratio, final.would_save_ci90_ratio, final.energy_j > 0) == (None, None, True)
+    assert (final.evidence, final.saved_ratio, final.slowdown_ratio) == ("nothing_changed", 0.0, 1.0)
+    line = str(summarize("resnet50", "observed", final, unmeasured=("", "")))
+    assert line.endswith("Wh, nothing saved: plan.observe is on: limits are planned, but never written")
     assert "what would be saved is unknown (not_profiled)" in caplog.text
 
 

@@ -16,7 +16,7 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import cost
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy
-from tests.fakes import MAX_SLEEP_S, MIDNIGHT_S, FakeGpu, FixedProvider, LoopClock
+from tests.fakes import MIDNIGHT_S, FakeGpu, FixedProvider, LoopClock, SteppedClock
 from tests.scenarios.multi_node_site import MultiNodeSite
 from tests.scenarios.site import (
     ANY_PROVIDER,
@@ -252,24 +252,6 @@ async def test_a_restart_with_a_price_prices_the_whole_run_that_counted_grams(tm
 
 
 PLAN_S = 300.0
-
-
-class SteppedClock(LoopClock):
-    """A wall clock that can be stepped; it sleeps as that of the system does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step_s = 0.0
-
-    def now_s(self) -> float:
-        return super().now_s() + self.step_s
-
-    async def sleep_until(self, time_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + time_s - self.now_s()
-        while (left_s := min(time_s - self.now_s(), deadline_s - loop.time())) > 1e-6:  # noqa: ASYNC110 — see `LoopClock`
-            await asyncio.sleep(min(left_s, MAX_SLEEP_S))
-        await asyncio.sleep(0)
 
 
 def a_wave() -> FixedProvider:

@@ -14,8 +14,15 @@ from controller.demo.runner import VERSION, DemoError, comparison_table, percent
 from controller.gpu.simulation.timeline import GpuTimeline
 from policies.vocabulary.units import DAY_S, duration_text, energy_kwh
 from publishers.messages.reports import RunEnergy
+from publishers.training.reporting.run_energy import known_ratios
 from publishers.training.reporting.run_summary import summarize
 
+FAR_OFF: Final = 2.0
+"""So many half-widths of a 90 % interval from the truth is no bad luck."""
+ROUNDING: Final = 1e-4
+"""Records round ratios to this."""
+LONGER: Final = 5
+"""So many times as long the day takes that is tried next."""
 _HINTS: Final = (
     "Next: `gridchase check` checks this machine; `gridchase up` runs everything on one machine, without configuration;"
     ' `for batch in publish_iterations(loader, job="…"):` is the line to add to the training code.'
@@ -81,6 +88,12 @@ def _notes(result: DemoResult) -> Iterator[str]:
         "The table holds the simulation's true values. What the controller itself says, from the meters and with 90 %"
         f" intervals: {energy_kwh(result.published.energy_j):.3f} kWh, {account}."
     )
+    if is_far_off(result):
+        yield (
+            "That is far from the truth: this machine was too busy for a day in so short a time, in which a look takes"
+            " milliseconds. Try again when it is not, or with `--duration-s"
+            f" {min(LONGER * result.duration_s, DAY_S):.0f}`."
+        )
     yield (
         f"Allowed slowdown: {100 * (result.max_slowdown - 1):.3g} %. The limit changed {result.n_limit_changes} times."
         f" Seed {result.seed}. Broker: {result.broker}."
@@ -88,6 +101,19 @@ def _notes(result: DemoResult) -> Iterator[str]:
     yield f"The GPU follows the measured curve {result.curve} (Zeus, NSDI 2023, Apache-2.0), with noise from the seed."
     yield f"Grid: {result.grid_source}; {result.grid_licence}."
     yield _HINTS
+
+
+def is_far_off(result: DemoResult) -> bool:
+    """Return whether what the controller says was saved, or how much slower it was, is far from the truth."""
+    true_ratios = {
+        "saved": result.carbon_saved_ratio,
+        "saved_energy": result.energy_saved_ratio,
+        "slowdown": result.slowdown_ratio,
+    }
+    return any(
+        abs(ratio - true_ratios[name]) > FAR_OFF * half + ROUNDING
+        for name, (ratio, half) in known_ratios(result.published).items()
+    )
 
 
 def day_result(setup: DaySetup, monitor: BusMonitor, *, broker: str) -> DemoResult:

@@ -33,9 +33,11 @@ _INTERVALS: Final = {
 """Of a run that is compared with what it would have used: the numbers that an interval is of."""
 _NEED_EVIDENCE: Final = [name for group in _INTERVALS.items() for names in group for name in names]
 _INTERVALS_OF_RUNS: Final = {
-    (f"ab_{what}_lower_ratio", f"ab_{what}_upper_ratio"): (f"ab_{what}_ratio",) for what in ("saved_energy", "slowdown")
+    ("ab_saved_energy_lower_ratio", "ab_saved_energy_upper_ratio"): ("ab_saved_energy_ratio",),
+    ("ab_slowdown_lower_ratio", "ab_slowdown_upper_ratio"): ("ab_slowdown_ratio",),
+    ("would_save_ci90_ratio",): ("would_save_ratio",),
 }
-"""The same of runs that are compared with those held out: that needs no other evidence."""
+"""The same of runs that are compared with those held out, and of plans that were only observed: these need no looks."""
 
 
 class Part(NamedTuple):

@@ -15,6 +15,8 @@ from publishers.training.settings import Settings
 
 _LIVE_FIELDS: Final = ("power_limit_w", "energy_j", "carbon_g", "cost")
 _RATIOS: Final = ("saved", "saved_energy", "slowdown")
+MIN_POWER_S: Final = 1.0
+"""Power is told over so long at least: the last record may follow the one before within milliseconds."""
 
 
 def known_ratios(record: RunEnergy) -> dict[str, tuple[float, float]]:
@@ -39,7 +41,8 @@ class RunEnergyFeed:
 
     Attributes:
         latest: the newest record; None before the first.
-        power_w: the mean power of the run's GPUs between the two newest records [W]; None before the second.
+        power_w: the mean power of the run's GPUs between the newest records, a second apart at least [W]; None before
+            there are two.
     """
 
     def __init__(self, *, started_at_s: float) -> None:
@@ -48,6 +51,7 @@ class RunEnergyFeed:
         self._is_wanted, self._subscribed = False, set[str]()
         self.latest: RunEnergy | None = None
         self.power_w: float | None = None
+        self._power_since: RunEnergy | None = None
 
     def begin(self, settings: Settings) -> None:
         """Say which run it is, before the first subscription."""
@@ -65,7 +69,7 @@ class RunEnergyFeed:
         topic = Topics(root).run(key, "energy")
         if topic != self._topic:
             self._topic, self._run, self._is_wanted = topic, key.run, True
-            self.latest = self.power_w = None
+            self.latest = self.power_w = self._power_since = None
 
     def want(self) -> None:
         """Let the thread subscribe soon, on whichever rank."""
@@ -94,10 +98,12 @@ class RunEnergyFeed:
             return
         if record.run != self._run or (record.final and (record.time_s or 0.0) < self._started_at_s):
             return
-        before = self.latest
-        if before is not None and record.duration_s > before.duration_s and record.energy_j >= before.energy_j:
-            drawn_j = record.energy_j - before.energy_j
-            self.power_w = round(drawn_j / (record.duration_s - before.duration_s), 2)
+        before = self._power_since or record
+        lasted_s, drawn_j = record.duration_s - before.duration_s, record.energy_j - before.energy_j
+        if lasted_s >= MIN_POWER_S and drawn_j >= 0:
+            self.power_w = round(drawn_j / lasted_s, 2)
+        if not 0 <= lasted_s < MIN_POWER_S or self._power_since is None:
+            self._power_since = record
         self.latest = record
 
 

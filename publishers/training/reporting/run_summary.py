@@ -74,6 +74,7 @@ class RunSummary:
         slowdown_ratio: how many times as long it took as at the prior limit.
         slowdown_ci90_ratio: the half-width of its 90 % interval.
         would_save_ratio: with `plan.observe`, about what the plan would have saved.
+        would_save_ci90_ratio: the half-width of its 90 % interval.
         reason: why nothing is said to be saved, as a stable code; "" where a saving is told. A code of `evidence`,
             `no_iterations`, `no_interval`, or a reason code of the controller; where nothing was measured `too_short`,
             `no_controller`, `no_broker`, `no_gpu`, `off`, or that of a refusal.
@@ -102,6 +103,7 @@ class RunSummary:
     slowdown_ratio: float | None = None
     slowdown_ci90_ratio: float | None = None
     would_save_ratio: float | None = None
+    would_save_ci90_ratio: float | None = None
     reason: str = ""
     detail: str = ""
     incomplete: tuple[str, ...] = ()
@@ -124,9 +126,10 @@ class RunSummary:
         if self.reason == "too_early":
             return self.detail
         if self.evidence == "nothing_changed" or self.reason == "no_iterations":
-            would = self.would_save_ratio
-            observed = "" if would is None else f" (the plan would have saved about {100 * would:.1f} %)"
-            return f"nothing saved: {self.detail}{observed}"
+            would, half = self.would_save_ratio, self.would_save_ci90_ratio
+            if would is None or half is None:
+                return f"nothing saved: {self.detail}"
+            return f"nothing saved: {self.detail}; the plan would have saved about {percent(would, half)}"
         return f"what was saved is not known: {self.detail}" if self.reason else _changes(self)
 
 
@@ -164,6 +167,7 @@ def summarize(job: str, run: str, record: RunEnergy | None, *, unmeasured: tuple
         currency=record.currency,
         evidence=record.evidence,
         would_save_ratio=record.would_save_ratio,
+        would_save_ci90_ratio=record.would_save_ci90_ratio,
         reason=reason,
         detail=detail,
         incomplete=_incomplete(record),

@@ -1,9 +1,12 @@
 """What is published about a run: one node's part, the sum that its leader makes, and what other nodes have spent."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
@@ -17,11 +20,11 @@ from controller.accounting.reports import (
     with_saving,
 )
 from policies.savings.counterfactual import Saving
-from policies.savings.interval import KnownSaving, PinnedCost, Split, UnknownSaving
+from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, PinnedCost, Split, UnknownSaving
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import SignalKind
 from publishers.messages.codec import decode, encode
-from publishers.messages.reports import RunEnergy, RunSchedule
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy, RunSchedule
 from publishers.messages.topics import Topics
 from tests.controller.messages import iterations, ns, rank_status, run_energy
 from tests.fakes import KEY, MIDNIGHT_S, FakeBus, LoopClock, flat_signal
@@ -170,12 +173,45 @@ NUMBERS = [
         (measured(carbon_g=100.0), measured(), "other_nodes"),  # one node has no signal
         (measured(cost=9.0), measured(carbon_g=9.0), "other_nodes"),
         (measured(cost=-1.0), measured(cost=-1.0), "no_baseline"),
+        (measured(), measured(saved_ci90_ratio=None), "other_nodes"),
+        (measured(), measured(slowdown_ci90_ratio=None), "other_nodes"),
+        (measured(carbon_g=1.0), measured(carbon_g=1e-4, saved_ratio=0.9999), "no_baseline"),
     ],
 )
 def test_what_one_node_does_not_know_is_not_told_of_the_run(own: RunEnergy, other: RunEnergy, evidence: str) -> None:
     whole = summed(own, [other])
     assert [getattr(whole, name) for name in NUMBERS] == [None] * len(NUMBERS)
     assert whole.evidence == evidence
+
+
+def _maybe(least: float, most: float) -> st.SearchStrategy[float | None]:
+    return (
+        st.none() | st.floats(least, most) | st.floats(max(least, -2.0), 2.0) | st.sampled_from([0.0, 1 - 1e-16, 1.0])
+    )
+
+
+RATIOS = [f"{what}_{end}" for what in ("saved", "saved_energy", "slowdown") for end in ("ratio", "ci90_ratio")]
+PINNED_EXTRA = [name for name in NUMBERS if name.startswith("pinned_extra")]
+ANY_PART = st.builds(
+    run_energy,
+    evidence=st.sampled_from([None, "too_early", "measured", "measured", "nothing_changed"]),
+    energy_j=st.floats(0.0, 1e18),
+    cost=_maybe(-1e18, 1e18),
+    **{name: _maybe(0.0 if "_ci90_" in name else -1e18, 1e18) for name in (*RATIOS, *PINNED_EXTRA)},
+)
+
+
+@given(ANY_PART, ANY_PART)
+def test_whatever_another_node_says_no_number_is_told_without_its_interval(own: RunEnergy, other: RunEnergy) -> None:
+    whole = summed(own, [other])
+    told = {name for name in NUMBERS if getattr(whole, name) is not None}
+    assert (whole.evidence in KNOWN_EVIDENCE) == bool(told)
+    if told:
+        assert set(RATIOS) <= told
+        assert set(PINNED_EXTRA) & told in (set(), set(PINNED_EXTRA))
+        assert all(math.isfinite(getattr(whole, name)) for name in told)
+        halves = whole.saved_ci90_ratio, whole.saved_energy_ci90_ratio, whole.slowdown_ci90_ratio
+        assert all(half is not None and half <= MAX_CI90_RATIO for half in halves)
 
 
 def test_a_node_without_a_gpu_knows_nothing_and_takes_nothing_away() -> None:

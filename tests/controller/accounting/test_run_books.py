@@ -1,27 +1,31 @@
 """Tests of the books of a run: every interval once, at its limit and with its purpose; and what is said, and when."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.accounting.meter_intervals import MeterInterval
+from controller.accounting.reports import with_saving
 from controller.accounting.run_books import MAX_CLOSED, MAX_VALUES, MIN_PAUSED_S, GpusNow, RunBooks, describe_saving
 from controller.accounting.run_ledger import MAX_LIMITS
 from policies.profiling.paired_looks import Looks, Pair, PooledLog
 from policies.savings.books import Purpose, Slot
 from policies.savings.counterfactual import Saving
-from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.savings.interval import MAX_CI90_RATIO, KnownSaving, UnknownSaving
 from policies.thermal.board import TIME_CONSTANTS_S, ThermalState
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import HOUR_S
-from tests.controller.messages import ns
+from policies.vocabulary.units import DAY_S, HOUR_S
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
+from tests.controller.messages import ns, run_energy
 from tests.fakes import MIDNIGHT_S
 from tests.policies.days import hourly
 
@@ -204,8 +208,8 @@ steps = st.tuples(
 )
 
 
-@given(st.lists(steps, min_size=1, max_size=40))
-def test_nothing_that_is_entered_is_lost(course_of: list[tuple[str, float, float]]) -> None:
+def did(course_of: Sequence[tuple[str, float, float]]) -> Course:
+    """Return the course of a run that did one thing after the other."""
     course = Course()
     for what, duration_s, share in course_of:
         match what:
@@ -217,6 +221,12 @@ def test_nothing_that_is_entered_is_lost(course_of: list[tuple[str, float, float
                 course.set_limit(100.0 + 200.0 * share, Purpose.LOOK if what == "look" else Purpose.PLAN)
             case _:
                 course.step_s += (share - 0.5) * duration_s
+    return course
+
+
+@given(st.lists(steps, min_size=1, max_size=40))
+def test_nothing_that_is_entered_is_lost(course_of: list[tuple[str, float, float]]) -> None:
+    course = did(course_of)
     entered = course.added
     active = [each for each in entered if each.active or each.gaps_s]
     assert sum(slot.active_s for slot in course.slots) == pytest.approx(
@@ -429,6 +439,48 @@ def test_in_the_first_pass_on_another_curve_nothing_is_told() -> None:
     course.books.top_power_limit_w = TOP_W
     found = course.books.saving(looks_at(200.0, rate_ratio=0.96, energy_ratio=0.75))
     assert found == UnknownSaving(code="too_early", n_looks=10)
+
+
+tiny_steps = st.tuples(
+    st.sampled_from(["work", "broken off", "pause", "asked", "limit", "look", "clock"]),
+    st.floats(1e-9, 5_000.0) | st.sampled_from([1e-9, 20_000.0]),
+    st.floats(0.0, 1.0) | st.sampled_from([0.0, 1e-300, 0.5]),
+)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(tiny_steps, min_size=1, max_size=20),
+    st.lists(st.floats(-500.0, 500.0) | st.sampled_from([0.0, 1e-12, 400.0]), min_size=1, max_size=8),
+    st.floats(0.01, 3.0),
+    st.floats(0.01, 3.0),
+    st.sampled_from([None, "carbon", "price"]),
+)
+def test_whatever_a_run_did_a_number_is_told_to_a_point_or_not_at_all(
+    course_of: list[tuple[str, float, float]],
+    values: list[float],
+    rate_ratio: float,
+    energy_ratio: float,
+    kind: str | None,
+) -> None:
+    """It may last no time or need no energy, and its hours may cost next to nothing, or less."""
+    course = did(course_of)
+    course.books.curve = CURVE
+    if kind is not None:
+        shown = [abs(value) for value in values] if kind == "carbon" else values
+        unit = "g/kWh" if kind == "carbon" else "EUR/kWh"
+        course.books.add_signal(day(*shown, unit=unit), until_s=MIDNIGHT_S + DAY_S, is_stopgap=False)
+    found = course.books.saving(looks_at(200.0, rate_ratio=rate_ratio, energy_ratio=energy_ratio))
+    used = {"carbon": {"carbon_g": 1.0}, "price": {"cost": 1.0}}.get(str(kind), {})
+    record = decode(encode(with_saving(run_energy(**used), found)), RunEnergy)  # its bounds hold
+    if isinstance(found, UnknownSaving):
+        assert record.evidence not in KNOWN_EVIDENCE
+        assert record.saved_ratio is None
+        return
+    halves = found.saved_ci90_ratio, found.saved_energy_ci90_ratio, found.slowdown_ci90_ratio
+    assert max(halves) <= MAX_CI90_RATIO
+    ratios = found.saving.saved_ratio, found.saving.saved_energy_ratio, found.saving.slowdown_ratio
+    assert all(math.isfinite(each) for each in ratios)
 
 
 def test_closed_books_are_stored_and_go_on() -> None:

@@ -23,12 +23,11 @@ from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.topics import Topics
 from publishers.mqtt.receiving.quotas import MessageQuotas
-from tests.fakes import FakeBackend, FakeBus
+from tests.fakes import FakeBackend, FakeBus, SteppedClock
 from tests.scenarios.campaign.board import Board, BoardPort, Bounds, Faults, Hang
 from tests.scenarios.campaign.disk import PROCESS, FaultyDisk, Mode
 from tests.scenarios.campaign.training import CampaignTraining, End, Forgery, Tenant
 from tests.scenarios.site import Site
-from tests.scenarios.test_restart import SteppedClock
 
 N_BOARDS: Final = 2
 BOUNDS: Final = Bounds(floor_w=110.0, ceiling_w=270.0)

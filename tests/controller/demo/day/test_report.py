@@ -53,6 +53,20 @@ def test_the_controllers_own_account_stands_beneath_the_table_with_its_intervals
     assert "-11.4 %" in table
 
 
+@pytest.mark.parametrize(
+    "off",
+    [{"saved_energy_ratio": 0.069, "saved_energy_ci90_ratio": 0.002}, {"saved_ratio": 0.12}, {"slowdown_ratio": 1.03}],
+)
+def test_an_account_that_is_far_from_the_truth_is_called_so(off: dict[str, float]) -> None:
+    said = "That is far from the truth: this machine was too busy"
+    assert said not in printed(record())
+    assert said not in printed(record(**off, evidence="too_early"))
+    far = printed(record(**off))
+    assert said in far.replace("\n", " ")
+    assert "--duration-s 300`" in far
+    assert max(map(len, far.splitlines())) <= 80
+
+
 def test_nothing_is_wider_than_the_terminal() -> None:
     lines = printed(record()).splitlines()
     assert [line for line in lines if len(line) > 80] == []

@@ -248,6 +248,7 @@ SAVED = {
         ({"slowdown_ci90_ratio": None}, {"slowdown_ratio", "slowdown_ci90_ratio", "baseline_duration_s"}),
         ({"saved_following_ratio": 0.1}, {"saved_following_ratio"}),
         ({"ab_saved_energy_ratio": 0.1, "ab_saved_energy_lower_ratio": 0.0}, {"ab_saved_energy_ratio"}),
+        ({"would_save_ratio": 0.1}, {"would_save_ratio"}),
     ],
 )
 def test_a_record_tells_no_number_without_its_evidence(changes: dict[str, Any], lacking: set[str]) -> None:

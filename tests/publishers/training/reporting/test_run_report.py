@@ -318,6 +318,10 @@ def test_live_values_are_the_newest_records_and_the_power_since_the_one_before()
         "saved_carbon_g": 50.0,
         "saved_carbon_ci90_g": 0.63,
     }, "amounts to two digits of their half-widths"
+    connection.energy(running(energy_j=2_010.0, duration_s=15.01))
+    connection.energy(running(energy_j=2_450.0, duration_s=17.0))
+    wait_until(lambda: publisher.live().get("energy_j") == 2_450.0)
+    assert publisher.live()["power_w"] == 225.0, "no power of some milliseconds"
     publisher.close()
 
 

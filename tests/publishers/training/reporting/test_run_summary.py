@@ -223,12 +223,17 @@ def test_what_the_record_lacks_is_told_once() -> None:
         ({"reason": "mig", "detail": "forged\x1b[2J\nline"}, "mig", "nothing saved: forged\\x1b[2J\\nline"),
         ({"reason": "mig"}, "mig", "nothing saved: mig"),
         (
-            {"reason": "observe_mode", "would_save_ratio": 0.112},
+            {"reason": "observe_mode", "would_save_ratio": 0.112, "would_save_ci90_ratio": 0.0261},
             "observe_mode",
             (
-                "nothing saved: plan.observe is on: limits are planned, but never written"
-                " (the plan would have saved about 11.2 %)"
+                "nothing saved: plan.observe is on: limits are planned, but never written;"
+                " the plan would have saved about 11.2 % (±2.7)"
             ),
+        ),
+        (  # as an earlier version says it: without an interval
+            {"reason": "observe_mode", "would_save_ratio": 0.112},
+            "observe_mode",
+            "nothing saved: plan.observe is on: limits are planned, but never written",
         ),
         ({"reason": "not_profiled", "duration_s": 2.0}, "too_short", "nothing saved: it was too short"),
         ({"reason": "profiling", "duration_s": 2.0}, "too_short", "nothing saved: it was too short"),

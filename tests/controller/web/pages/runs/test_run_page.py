@@ -122,9 +122,16 @@ def test_how_long_a_run_with_an_end_has_run_is_said_beside_it() -> None:
     assert "so far 2 min" in found(one_run(duration_s=120.0)).text
 
 
-def test_a_saving_without_an_interval_is_not_shown() -> None:
-    site = one_run(saved_ci90_ratio=None, saved_energy_ci90_ratio=None, slowdown_ci90_ratio=None, **SPLIT)
-    text = found(site).text
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict.fromkeys(("saved_ci90_ratio", "saved_energy_ci90_ratio", "slowdown_ci90_ratio")),
+        {"evidence": None},
+        {"evidence": "too_early"},
+    ],
+)
+def test_a_saving_without_an_interval_or_evidence_is_not_shown(changes: dict[str, Any]) -> None:
+    text = found(one_run(**SPLIT | changes)).text
     assert "better limit" not in text
     assert "14.3 %" not in text
     assert "3.0 %" not in text
