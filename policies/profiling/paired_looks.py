@@ -194,7 +194,10 @@ class Stretch:
         head: the first chunks, up to one side of a look.
         tail: the last ones, as much.
         pending: what is no whole chunk yet.
-        is_paired: whether its head was paired with the stretch before.
+        side_s: how long its first and last seconds are at most [s]. They never become less: a look that is shortened in
+            its middle would else be paired as a stretch of its own, and once more on the way back.
+        is_paired: whether its head was compared with the stretch before, if there was enough of both.
+        is_counted: whether that was a pair.
     """
 
     power_limit_w: float
@@ -203,7 +206,17 @@ class Stretch:
     head: tuple[Observation, ...] = ()
     tail: tuple[Observation, ...] = ()
     pending: Observation | None = None
+    side_s: float = 0.0
     is_paired: bool = False
+    is_counted: bool = False
+
+    @property
+    def rest(self) -> tuple[Observation, ...]:
+        """Return the last chunks, without those of the head where that is in a pair: no second counts twice."""
+        rest, left_s = self.tail, self.measured_s - _duration_s(self.head)
+        while self.is_counted and rest and _duration_s(rest) > left_s + ROUNDING_RATIO:
+            rest = rest[1:]
+        return rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,8 +341,9 @@ def advance_looks(
     if not stretch.settle.is_over(settle_s, is_seen=sees_settling and not looks.bites_slowly):
         grown = replace(stretch, settle=stretch.settle.with_observation(observation))
         return replace(looks, stretches=(*looks.stretches[:-1], grown))
-    looks = replace(looks, stretches=(*looks.stretches[:-1], _grown(stretch, observation, lengths)))
-    is_whole = _duration_s(looks.stretches[-1].head) >= lengths.side_s
+    stretch = _grown(replace(stretch, side_s=max(stretch.side_s, lengths.side_s)), observation, lengths)
+    looks = replace(looks, stretches=(*looks.stretches[:-1], stretch))
+    is_whole = _duration_s(stretch.head) >= stretch.side_s
     return _paired(looks, lengths, scatter) if is_whole and not stretch.is_paired else looks
 
 
@@ -348,9 +362,9 @@ def _grown(stretch: Stretch, observation: Observation, lengths: LookLengths) -> 
     measured_s = stretch.measured_s + observation.active_s
     if pending.active_s < lengths.top_s / N_CHUNKS:
         return replace(stretch, pending=pending, measured_s=measured_s)
-    has_room = _duration_s(stretch.head) < lengths.side_s
+    has_room = _duration_s(stretch.head) < stretch.side_s
     tail = (*stretch.tail, pending)
-    while _duration_s(tail[1:]) >= lengths.side_s:
+    while _duration_s(tail[1:]) >= stretch.side_s:
         tail = tail[1:]
     head = (*stretch.head, pending) if has_room else stretch.head
     return replace(stretch, pending=None, measured_s=measured_s, head=head, tail=tail)
@@ -398,17 +412,21 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
         return replace(looks, pairs=(), n_pairs=0)
     middle, sides = earlier[-1], [last.head]
     if len(earlier) > 1 and not middle.is_paired and _is_same(earlier[0].power_limit_w, last.power_limit_w):
-        sides.append(earlier[0].tail)
+        sides.append(earlier[0].rest)
     sides = [side for side in sides if _is_enough(side, lengths)]
-    if not sides or not _is_enough(middle.tail, lengths):
+    if not sides or not _is_enough(middle.rest, lengths):
         return looks
     wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
     wander_ratio *= math.sqrt(min(lengths.top_s / TOP_S, 1.0))
-    inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
+    inner, outer = _estimates(middle.rest, scatter), [_estimates(side, scatter) for side in sides]
     paired = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
     if paired is looks:
         return looks
-    return replace(paired, pairs=(*paired.pairs[:-1], _with_warming(paired.pairs[-1], sides, middle.tail)))
+    return replace(
+        paired,
+        pairs=(*paired.pairs[:-1], _with_warming(paired.pairs[-1], sides, middle.rest)),
+        stretches=(*earlier, replace(last, is_paired=True, is_counted=last.head in sides)),
+    )
 
 
 def _with_trend(looks: Looks, before_w: float, stretch: Stretch, scatter: Scatter) -> Looks:
