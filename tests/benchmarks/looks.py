@@ -437,8 +437,8 @@ FOOT: Final = """
 - In one of the eight days the curve was dropped after 12 hours, and with it the budget that was left: at a limit that
   had been measured in the first seconds only, on the cold board, the power was 4.8 % off, while the rate was right to
   0.01 %. The other seven kept the budget to hundredths of a point.
-- A first plan within 6 s in nearly all runs takes a curve whose energy rises again within the range. Where it falls down to
-  the lowest limit, seven limits are measured: after 0.3 to 0.4 s steady iterations show that a limit has bitten, the
+- A first plan within 6 s in most runs takes a curve whose energy rises again within the range. Where it falls down
+  to the lowest limit, seven limits are measured: after 0.3 to 0.4 s steady iterations show that a limit has bitten, the
   meters are then read for 0.3 to 0.5 s, and iterations are told each 0.25 s.
 - Short looks know less of the energy: the intervals of the H100's job are about twice as wide as before.
 - Two runs of six hours tell only large differences between the two codes. Jobs that wander were on several curves,
