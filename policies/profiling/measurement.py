@@ -295,7 +295,7 @@ class WindowNoise:
         """Return the noise with that of two windows, one right after the other, of so long each [s]."""
         rate, power = _squares(before, after)
         squares_s = (*self.squares_s, (rate * duration_s, power * duration_s))[-MAX_WINDOWS:]
-        rate_s, power_s = (_robust_mean_ratio2(column_s) for column_s in zip(*squares_s, strict=True))
+        rate_s, power_s = (_robust_variance_ratio(column_s) for column_s in zip(*squares_s, strict=True))
         return replace(self, squares_s=squares_s, rate_s=rate_s, power_s=power_s)
 
     def with_apart(self, before: "Estimates", after: "Estimates") -> "WindowNoise":
@@ -304,7 +304,7 @@ class WindowNoise:
         if len(apart) < KNOWN_WINDOWS:
             return replace(self, apart=apart)
         rate, power = (
-            min(math.sqrt(_robust_mean_ratio2(column)), WINDOW_CV_RATIO) for column in zip(*apart, strict=True)
+            min(math.sqrt(_robust_variance_ratio(column)), WINDOW_CV_RATIO) for column in zip(*apart, strict=True)
         )
         return replace(self, apart=apart, floors_ratio=(rate, power))
 
@@ -362,7 +362,7 @@ def _squares(before: "Estimates", after: "Estimates") -> tuple[float, float]:
     return rate_log**2 / 2, math.log(after.power_w / before.power_w) ** 2 / 2
 
 
-def _robust_mean_ratio2(squares: tuple[float, ...]) -> float:
+def _robust_variance_ratio(squares: tuple[float, ...]) -> float:
     """Return the mean of squared normal noise; what is far off, as after a stall, counts as the most noise."""
     most = NOISE_REACH**2 * median(squares) / MAD_PER_DEVIATION**2
     return sum(min(square, most) for square in squares) / len(squares)
