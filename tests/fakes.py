@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -143,6 +144,9 @@ class FakeGpu:
             temperature_c=float(round(30 + 0.1 * self.power_w)),  # it warms at once
         )
         return self.tells(sample)
+
+    async def read_power(self) -> Sample:
+        return replace(await self.read_sample(), energy_j=None)
 
     async def read_processes(self) -> frozenset[int] | None:
         return self.pids

@@ -109,6 +109,10 @@ class GpuGroup:
         floor_w, ceiling_w = self.bounds_w()
         return ceiling_w if floor_w >= ceiling_w - LIMIT_TOLERANCE_W else None
 
+    def changes_limit(self, target: Target) -> bool:
+        """Return whether a target is another limit than the one requested."""
+        return self.requested is None or target.power_limit_w != self.requested.power_limit_w
+
     def request(self, target: Target, reductions: Mapping[str, float] | None = None) -> None:
         """Request a limit; the same one is not requested twice.
 

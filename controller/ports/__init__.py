@@ -106,6 +106,9 @@ class Gpu(Protocol):
     async def read_sample(self) -> Sample:
         """Return a sample of its meters."""
 
+    async def read_power(self) -> Sample:
+        """Return a sample without its energy counter, which takes by far the longest to read on some boards."""
+
     async def read_processes(self) -> frozenset[int] | None:
         """Return the ids of the processes that compute on it, or None where that cannot be seen."""
 
@@ -357,6 +360,9 @@ class EnergyMeter(Protocol):
 
     def most_j(self, duration_s: float) -> float:
         """Return the most energy that the counter can show for a time of the board [J]."""
+
+    def read_closely(self, until_ns: int) -> None:
+        """Read the energy counter at each sample until a moment [ns]: what is measured begins or ends there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from controller.accounting.checkpoint import RunCheckpoint, RunCheckpoints
 from controller.accounting.energy_account import EnergyAccount
@@ -33,7 +34,7 @@ from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, Sign
 from controller.ports.orders import Goal, GoalPreview, Pin, PinPreview
 from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
-from controller.runtime.clock import Clock, Now, is_due, next_tick_s
+from controller.runtime.clock import NS_PER_S, Clock, Now, is_due, next_tick_s
 from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
@@ -43,6 +44,11 @@ CHECKPOINT_PERIODS = 2
 """A checkpoint is written with every second report: what a killed controller has not saved counts as a pause."""
 MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
+CLOSE_S: Final = 5.0
+"""Meters are read closely while something is measured, and for so long after that, or after a change of limit: the
+first seconds at it are compared with the last ones before."""
+MEASURED: Final = frozenset({"profiling", "refining"})
+"""The reasons of limits that are measured."""
 
 MAX_POOL = 256
 """So many processes that were runs of their own at first are one run, those included that have ended."""
@@ -349,6 +355,7 @@ class TrainingRun:
                 self._publish(Blocked(reason="controller_stopped", detail="the controller is stopping"))
         if self._has_left:
             return
+        self._read_closely(Now.of(self._clock))
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         # Silent it may have been since before this controller.
         is_unchanged = self.ended == "silent" and self._record.skip_downtime()
@@ -512,11 +519,19 @@ class TrainingRun:
                 self._slack.pause()
             self.gpus.release(*target, only=Hold.HELD if readiness == "not_ours" else None)
         elif target is not None:
+            self._read_closely(now, target)
             reductions = self._slack.reductions(target, is_steady=self._control.is_steady) if self._slack else None
             self.gpus.request(target, reductions)
         self._record.note_limit(target, is_claim_rejected=is_rejected)
         if self.ranks.members:
             self._control.publish(target, is_barred=is_rejected or readiness == "not_ours", now=now)
+
+    def _read_closely(self, now: Now, target: Target | None = None) -> None:
+        """Let the energy counters be read closely for a while, where a limit is measured or changes; None: it ends."""
+        if target and target.reason not in MEASURED and not self.gpus.changes_limit(target):
+            return
+        for meter in self.gpus.meters.values():
+            meter.read_closely(now.monotonic_ns + round(CLOSE_S * NS_PER_S))
 
     def _plan_pause(self, target: Target | Blocked | None) -> None:
         """Keep what the plan says of a pause; None leaves it as it is."""

@@ -34,6 +34,7 @@ from policies.profiling.measurement import (
     NOT_SETTLED,
     PRIOR_SCATTER,
     ROUNDING_RATIO,
+    WINDOW_CV_RATIO,
     Estimates,
     Observation,
     Scatter,
@@ -194,7 +195,10 @@ class Stretch:
         head: the first chunks, up to one side of a look.
         tail: the last ones, as much.
         pending: what is no whole chunk yet.
-        is_paired: whether its head was paired with the stretch before.
+        side_s: how long its first and last seconds are at most [s]. They never become less: a look that is shortened in
+            its middle would else be paired as a stretch of its own, and once more on the way back.
+        is_paired: whether its head was compared with the stretch before, if there was enough of both.
+        is_counted: whether that was a pair.
     """
 
     power_limit_w: float
@@ -203,7 +207,17 @@ class Stretch:
     head: tuple[Observation, ...] = ()
     tail: tuple[Observation, ...] = ()
     pending: Observation | None = None
+    side_s: float = 0.0
     is_paired: bool = False
+    is_counted: bool = False
+
+    @property
+    def rest(self) -> tuple[Observation, ...]:
+        """Return the last chunks, without those of the head where that is in a pair."""
+        rest, left_s = self.tail, self.measured_s - _duration_s(self.head)
+        while self.is_counted and rest and _duration_s(rest) > left_s + ROUNDING_RATIO:
+            rest = rest[1:]
+        return rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,22 +227,26 @@ class Looks:
     Attributes:
         pairs: the pooled pairs, each of two limits.
         n_pairs: how many pairs were pooled: looks, and changes of limit that came for nothing.
+        n_again: how many of them are of a look that is in another one already.
         stretches: the latest, three at most; the last one is under way.
         paused_s: how long the run has paused since the last observation [s].
         active_s: the time observed, pauses left out [s].
         rate_trend: by how much the first second after settling was behind the next one: the logarithm of the rates'
             ratio, above 0 where it was still more like that at the limit before.
         power_trend: the same of the power.
+        rate_floor_ratio: by how much rates of windows at one limit differ, however far apart: the curve is no better.
         bites_slowly: whether these have shown that limits take longer to bite than is waited for. It lasts.
     """
 
     pairs: tuple[Pair, ...] = ()
     n_pairs: int = 0
+    n_again: int = 0
     stretches: tuple[Stretch, ...] = ()
     paused_s: float = 0.0
     active_s: float = 0.0
     rate_trend: PooledLog = EMPTY_POOL
     power_trend: PooledLog = EMPTY_POOL
+    rate_floor_ratio: float = WINDOW_CV_RATIO
     bites_slowly: bool = False
 
     @property
@@ -245,8 +263,8 @@ class Looks:
         return sum(pair.rate.n for pair in self.pairs if pair.is_of(one_w, other_w))
 
     def n_looks(self, top_w: float) -> int:
-        """Return how many pairs there are with the top limit [W]."""
-        return sum(pair.rate.n for pair in self.pairs if _is_same(pair.upper_w, top_w))
+        """Return how many looks at the top limit there were [W]."""
+        return sum(pair.rate.n for pair in self.pairs if _is_same(pair.upper_w, top_w)) - self.n_again
 
     def interrupted(self) -> "Looks":
         """Return the looks after something that makes neighbours strangers: pairs stay, stretches do not."""
@@ -320,7 +338,12 @@ def advance_looks(
     """
     if not observation.is_possible:
         return looks
-    looks = replace(looks, paused_s=0.0, active_s=looks.active_s + observation.active_s)
+    looks = replace(
+        looks,
+        paused_s=0.0,
+        active_s=looks.active_s + observation.active_s,
+        rate_floor_ratio=scatter.windows.floors_ratio[0],
+    )
     if not looks.is_at(observation.power_limit_w):
         looks = _with_change(looks, observation.power_limit_w, lengths, scatter)
     stretch = looks.stretches[-1]
@@ -328,8 +351,9 @@ def advance_looks(
     if not stretch.settle.is_over(settle_s, is_seen=sees_settling and not looks.bites_slowly):
         grown = replace(stretch, settle=stretch.settle.with_observation(observation))
         return replace(looks, stretches=(*looks.stretches[:-1], grown))
-    looks = replace(looks, stretches=(*looks.stretches[:-1], _grown(stretch, observation, lengths)))
-    is_whole = _duration_s(looks.stretches[-1].head) >= lengths.side_s
+    stretch = _grown(replace(stretch, side_s=max(stretch.side_s, lengths.side_s)), observation, lengths)
+    looks = replace(looks, stretches=(*looks.stretches[:-1], stretch))
+    is_whole = _duration_s(stretch.head) >= stretch.side_s
     return _paired(looks, lengths, scatter) if is_whole and not stretch.is_paired else looks
 
 
@@ -348,9 +372,9 @@ def _grown(stretch: Stretch, observation: Observation, lengths: LookLengths) -> 
     measured_s = stretch.measured_s + observation.active_s
     if pending.active_s < lengths.top_s / N_CHUNKS:
         return replace(stretch, pending=pending, measured_s=measured_s)
-    has_room = _duration_s(stretch.head) < lengths.side_s
+    has_room = _duration_s(stretch.head) < stretch.side_s
     tail = (*stretch.tail, pending)
-    while _duration_s(tail[1:]) >= lengths.side_s:
+    while _duration_s(tail[1:]) >= stretch.side_s:
         tail = tail[1:]
     head = (*stretch.head, pending) if has_room else stretch.head
     return replace(stretch, pending=None, measured_s=measured_s, head=head, tail=tail)
@@ -395,7 +419,7 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
         if not stretch.is_paired:
             looks = _with_trend(looks, before.power_limit_w, stretch, scatter)
     if looks.bites_slowly and not was_known:  # all pairs so far have seen the biting
-        return replace(looks, pairs=(), n_pairs=0)
+        return replace(looks, pairs=(), n_pairs=0, n_again=0)
     middle, sides = earlier[-1], [last.head]
     if len(earlier) > 1 and not middle.is_paired and _is_same(earlier[0].power_limit_w, last.power_limit_w):
         sides.append(earlier[0].tail)
@@ -408,7 +432,15 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     paired = _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
     if paired is looks:
         return looks
-    return replace(paired, pairs=(*paired.pairs[:-1], _with_warming(paired.pairs[-1], sides, middle.tail)))
+    # A look between two limits is a pair with either, by the same seconds, and yet one look.
+    is_look = len(earlier) > 1 and middle.power_limit_w > max(earlier[0].power_limit_w, last.power_limit_w)
+    is_again = is_look and middle.is_counted and not _is_enough(middle.rest, lengths)
+    return replace(
+        paired,
+        pairs=(*paired.pairs[:-1], _with_warming(paired.pairs[-1], sides, middle.tail)),
+        stretches=(*earlier, replace(last, is_paired=True, is_counted=last.head in sides)),
+        n_again=paired.n_again + is_again,
+    )
 
 
 def _with_trend(looks: Looks, before_w: float, stretch: Stretch, scatter: Scatter) -> Looks:

@@ -25,6 +25,7 @@ from policies.profiling.measurement import (
     Window,
     estimate_point,
     has_minimum,
+    is_known_early,
     is_precise_enough,
     scatter_from_points,
     shows_change_within,
@@ -279,15 +280,20 @@ def _measured(settings: ProfilerSettings, state: Measuring, observation: Observa
     state = replace(
         state, window=state.window.with_observation(observation), enforced_power_limit_w=observation.power_limit_w
     )
-    if not has_minimum(settings, state.window):
-        return state
     scatter = state.record.scatter.with_window(state.window)
     is_prior = abs(state.power_limit_w - settings.prior_power_limit_w) <= LIMIT_TOLERANCE_W
+    if not has_minimum(settings, state.window):
+        return _closed(settings, state, scatter) if _ends_early(settings, state, scatter, is_prior=is_prior) else state
     if not is_precise_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(state, scatter):
         return state
     if shows_change_within(state.window, scatter) and state.n_restarts < MAX_RESTARTS:
         return _restarted(settings, state)
     return _closed(settings, state, scatter)
+
+
+def _ends_early(settings: ProfilerSettings, state: Measuring, scatter: Scatter, *, is_prior: bool) -> bool:
+    """Return whether a short window says enough of a limit; every objective is relative to the prior one."""
+    return not is_prior and is_known_early(settings, state.window, scatter)
 
 
 def _is_too_low(state: Measuring, scatter: Scatter) -> bool:

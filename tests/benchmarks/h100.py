@@ -19,7 +19,8 @@ from controller.accounting.iteration_log import IterationLog
 from controller.accounting.meter_intervals import meter_intervals
 from controller.control.curve_learning import observation_of
 from controller.gpu.meter.counter_step import CounterStep
-from controller.gpu.meter.instants import InstantPower
+from controller.gpu.meter.energy_meter import CLOSE_S, COUNTER_PERIOD_S
+from controller.gpu.meter.instants import InstantPower, spread
 from controller.ports import Sample
 from policies.profiling.measurement import (
     EMPTY_WINDOW,
@@ -61,6 +62,10 @@ POWER_PROTOCOL: Final = """\
 *combined* is the profiler's power: its meter finds out when the counter moves (by close readings, a burst now and
 then), and the energy between two moves is weighed against the instant readings, by the errors of both. Windows begin at
 8 phases, so that those of different phases overlap. In long ones what is left is mostly the warming of the board."""
+
+SELDOM: Final = f"""\
+Read every 0.1 s, but the counter every {COUNTER_PERIOD_S:g} s only, away from its steps, as while nothing is measured.
+Between two of its readings the instants tell how its energy was spread: windows may begin and end anywhere."""
 
 TimesNs = NDArray[np.int64]
 
@@ -189,15 +194,24 @@ class Readings:
         """Return None."""
         return None
 
+    def read_closely(self, until_ns: int) -> None:
+        """Do nothing."""
+
     def most_j(self, duration_s: float) -> float:
         """Return what a board of 700 W uses in a time [J]."""
         return TOP_W * duration_s
 
 
-def readings_of(rows: NDArray[np.int64], *, period_s: float) -> Readings:
-    """Return the readings of a controller that reads so often, as its meter makes them of what the board said."""
+def readings_of(rows: NDArray[np.int64], *, period_s: float, counter_period_s: float = 0.0) -> Readings:
+    """Return the readings of a controller that reads so often, as its meter makes them of what the board said.
+
+    Args:
+        rows: what the board said.
+        period_s: how often it is read [s].
+        counter_period_s: how often its counter is read, which is at each reading in the first seconds [s].
+    """
     step, instants, samples, due_s = CounterStep(), InstantPower(), list[Sample](), 0.0
-    told_w = list[float]()
+    told_w, between = list[float](), list[Sample]()
     for before_ns, after_ns, energy_mj, instant_mw in rows[:, :4].tolist():
         raw = Sample(
             time_ns=(before_ns + after_ns) // 2,
@@ -211,9 +225,20 @@ def readings_of(rows: NDArray[np.int64], *, period_s: float) -> Readings:
         if raw.time_ns < due_s * NS_PER_S:
             continue
         due_s = max(due_s + period_s, raw.time_ns / NS_PER_S)
-        scaled_w = instants.scaled_w(raw, raw.energy_j)
-        samples.append(replace(raw, uncounted_j=step.uncounted_j(raw), instant_power_w=scaled_w, n_instants=instants.n))
         told_w.append(instant_mw / 1e3)
+        is_close = raw.time_ns - int(rows[0, 0]) < CLOSE_S * NS_PER_S or not samples or samples[-1].uncounted_j is None
+        if not is_close and raw.time_ns - samples[-1].time_ns < (counter_period_s - period_s / 2) * NS_PER_S:
+            between.append(raw)
+            continue
+        if between and step.clear_in_s(raw.time_ns):
+            due_s = raw.time_ns / NS_PER_S
+            told_w.pop()
+            continue
+        scaled_w = instants.scaled_w(raw, raw.energy_j)
+        sample = replace(raw, uncounted_j=step.uncounted_j(raw), instant_power_w=scaled_w, n_instants=instants.n)
+        samples += [*(spread(samples[-1], between, sample) if between else []), sample]
+        between.clear()
+    told_w = told_w[: len(samples)]
     return Readings(samples, np.array(told_w))
 
 
@@ -227,9 +252,9 @@ def observations_of(readings: Readings) -> list[Observation]:
     return [observation_of(interval, enforced_power_limit_w=TOP_W) for interval in intervals]
 
 
-def powers_table(rows: NDArray[np.int64], *, period_s: float) -> Iterator[str]:
-    """Yield the scatter of powers, by how they are estimated, where readings come so often."""
-    readings = readings_of(rows, period_s=period_s)
+def powers_table(rows: NDArray[np.int64], *, period_s: float, counter_period_s: float = 0.0) -> Iterator[str]:
+    """Yield the scatter of powers, by how they are estimated, where readings come so often [s]."""
+    readings = readings_of(rows, period_s=period_s, counter_period_s=counter_period_s)
     yield f"| power by | {' | '.join(f'{window_s:g} s' for window_s in WINDOWS_S)} |"
     yield "|---|" + "---:|" * len(WINDOWS_S)
     seen = observations_of(readings)
@@ -323,8 +348,10 @@ def page(data: Path) -> Iterator[str]:
     yield "\n*late*: steps that seem more than 5 % longer than the median; most of those of host-bound trainings are."
     rows = np.load(data / "meter.npz")["rows"]
     yield f"\n## Power above {STEADY_W:g} W: scatter from one window to the next\n"
-    yield f"{POWER_PROTOCOL}\n\nRead every 0.1 s, as the controller does by default:\n"
+    yield f"{POWER_PROTOCOL}\n\nRead every 0.1 s, as the controller does by default while something is measured:\n"
     yield from powers_table(rows, period_s=READ_S)
+    yield f"\n{SELDOM}\n"
+    yield from powers_table(rows, period_s=READ_S, counter_period_s=COUNTER_PERIOD_S)
     yield "\nRead every 15 to 20 ms:\n"
     yield from powers_table(rows, period_s=0.0)
 

@@ -83,6 +83,9 @@ class Meter:
         del time_ns
         return None
 
+    def read_closely(self, until_ns: int) -> None:
+        """Do nothing."""
+
     def most_j(self, duration_s: float) -> float:
         """Return infinity: nothing is bridged [J]."""
         del duration_s

@@ -37,6 +37,8 @@ DENSE_RATIO: Final = 0.25
 """The share of gaps no longer than that, where readings are dense: clocks jitter, and some readings are slow."""
 POWER_LAG_S: Final = 1.0
 """On many boards the power is the mean of the last second. A longer gap is a hole."""
+BELIEVED_S: Final = CHECK_S + POWER_LAG_S + 0.5
+"""So long what was believed is kept for that: somewhat longer, since counters may be read each 2 s."""
 REFUTING_TRIAL_S: Final = 1.0
 """So long a trial of a counter that was not believed can refute it, or end it well where no power can be read."""
 TRIAL_S: Final = 6.0
@@ -156,6 +158,7 @@ class CheckedEnergy:
         power_w: the believed power [W]: of the reading, or of the counter's last seconds; None where there is neither.
         counter_fault: why the energy counter is not believed now, in a sentence; "" where it is, or there is none.
         has_meter: whether the board has ever shown an energy counter, or another power than 0 W.
+        is_disputed: whether the meters did not agree the last time: close readings tell which one is wrong.
     """
 
     def __init__(self, *, max_gap_s: float) -> None:
@@ -163,7 +166,7 @@ class CheckedEnergy:
         self.unmeasured_s = 0.0
         self.power_w: float | None = None
         self.counter_fault = ""
-        self.has_meter = False
+        self.has_meter = self.is_disputed = False
         self._max_gap_s = max_gap_s
         self._known_ns: int | None = None
         """Up to when the energy is known; None before the first reading [ns]."""
@@ -176,7 +179,9 @@ class CheckedEnergy:
         self._counter: _Mark | None = None
         """The last believed reading of the counter."""
         self._moved: _Mark | None = None
-        """The last one that was more than the one before."""
+        """The last one that was more than the one before …"""
+        self._sound: _Mark | None = None
+        """… and the one before, where that was long ago: a counter may have stopped anywhere between the two."""
         self._rested: _Mark | None = None
         """The last one while the board drew nothing."""
         self._believed: deque[_Mark] = deque()
@@ -247,6 +252,10 @@ class CheckedEnergy:
         else:
             self._settle(time_ns, power_w, max_w)
         return begin_ns
+
+    def add_power(self, raw: Sample, max_power_limit_w: float | None) -> None:
+        """Add a reading of the power alone: the next one of the counter is checked against it."""
+        self._power.possible_w(raw.time_ns, raw.power_w, max_power_limit_w or UNKNOWN_MAX_POWER_LIMIT_W)
 
     def counter_at_j(self, energy_j: float) -> float | None:
         """Return the value of the GPU's own counter when the total was `energy_j`; None where it is not believed."""
@@ -344,11 +353,12 @@ class CheckedEnergy:
         """Believe a reading of the counter, with this total [J], and return the total."""
         mark = self._mark(time_ns, counter_j, energy_j)
         if self._moved is None or counter_j > self._moved.counter_j:
-            self._moved = mark
+            is_far = self._moved is not None and time_ns - self._moved.time_ns > STILL_S * NS_PER_S
+            self._sound, self._moved = self._moved if is_far else None, mark
         self._counter, self._trial, self._seen_ns, self.counter_fault = mark, None, time_ns, ""
         self._trial_ratios.clear()
         self._believed.append(mark)
-        while time_ns - self._believed[0].time_ns > (CHECK_S + POWER_LAG_S) * NS_PER_S:
+        while time_ns - self._believed[0].time_ns > BELIEVED_S * NS_PER_S:
             self._believed.popleft()
         return energy_j
 
@@ -419,19 +429,20 @@ class CheckedEnergy:
         if counter is None or moved is None:
             return None
         moved = max(moved, self._rested or moved, key=lambda mark: mark.time_ns)
+        sound = (self._sound if moved is self._moved else None) or moved
         still_s = (time_ns - moved.time_ns) / NS_PER_S
         power_j = None if power_w is None or self._refutation else self._power.since_j(moved, time_ns)
         wrong = None
         if power_j is None and still_s >= CHECK_S:
-            wrong, self.counter_fault = moved, f"its energy counter has been stuck for {still_s:.3g} s"
+            wrong, self.counter_fault = sound, f"its energy counter has been stuck for {still_s:.3g} s"
         elif power_j is not None and still_s >= STILL_S and power_j > IDLE_RATIO * max_w * still_s:
-            wrong = moved
+            wrong = sound
             self.counter_fault = f"its energy counter is stuck while its power reads {power_j / still_s:.3g} W"
         elif power_w is not None and time_ns - self._checked_ns >= CHECK_S * NS_PER_S:
             self._checked_ns = time_ns
             wrong = self._compare(max_w)
         if wrong is not None:
-            self._counter = self._moved = self._dispute = None
+            self._counter = self._moved = self._sound = self._dispute = None
             self._believed.clear()
             self._trial_from_j = counter.counter_j
         return wrong
@@ -454,13 +465,14 @@ class CheckedEnergy:
         counter_before_j = float(np.diff(np.interp([times_ns[0], times_ns[-1] - lag_ns], times_ns, counters_j))[0])
         window_s = span_s - POWER_LAG_S
         if any(_agree(each_j, power_j, window_s, max_w) for each_j in (counter_j, counter_before_j)):
-            self._dispute, self._refutation = None, ""
+            self._dispute, self._refutation, self.is_disputed = None, "", False
             if power_j > 0:
                 self._n_compared = min(self._n_compared + 1, N_USUAL_RATIO)
                 self._usual_ratio += (counter_j / power_j - self._usual_ratio) / self._n_compared
             return None
         is_counter_low = counter_j < IDLE_RATIO * max_w * window_s
         is_dense = bool(np.diff(times_ns).max() <= DENSE_S * NS_PER_S)
+        self.is_disputed = True
         if self._refutation or not (is_dense or is_counter_low):
             return None
         begin, self._dispute = self._dispute, self._dispute or marks[0]

@@ -41,13 +41,17 @@ MAX_AGE_S: Final = 300.0
 """And when the last step was seen so long ago."""
 LATE_S: Final = 0.008
 """So near to a step it cannot be told by the time whether a reading holds it."""
+CLEAR_S: Final = 0.02
+"""Farther from any step than this even a reading that takes some milliseconds leaves no doubt."""
 MIN_STILL_RATIO: Final = 1.5
 """Of the readings in a burst so many for each step must not move, else steps are too frequent."""
 MAX_ODD_RATIO: Final = 0.15
 """At most this share of steps may come at another time than the fit says."""
 RECENT_STEPS: Final = 2
 """Over so many steps the present power is the mean."""
-FORGET_S: Final = 2.0
+FAR_STEPS: Final = 15
+"""After more steps than this the power does not tell which of two neighbouring ones the counter shows."""
+FORGET_S: Final = 5.0
 """After a longer time without a reading nothing is known of the present power."""
 MAX_SURPRISES: Final = 3.0
 """A counter that moves so often when it should not, or does not when it should, is looked at anew …"""
@@ -212,6 +216,15 @@ class CounterStep:
             self._recent.clear()
             self._surprises = 0.0
 
+    def clear_in_s(self, time_ns: int) -> float:
+        """Return how long after a moment the counter is best read [s]: soon after a step, but not too near to it."""
+        fit = self._fit
+        if fit is None:
+            return 0.0
+        since_step_s = (self._since_s(time_ns) - fit.phase_s) % fit.period_s
+        is_clear = CLEAR_S <= since_step_s <= fit.period_s - CLEAR_S
+        return 0.0 if is_clear else (CLEAR_S - since_step_s) % fit.period_s
+
     def _number_of(self, time_s: float, raw: Sample, fit: _Fit) -> int:
         """Return the number of the last step that a reading holds: near to a step its energy decides."""
         reach_s = min(LATE_S + raw.read_s / 2, fit.period_s)
@@ -222,6 +235,9 @@ class CounterStep:
         if len(candidates) == 1 or step_j is None or raw.energy_j is None:
             return nearest
         before, before_j = self._recent[-1]
+        if nearest - before > FAR_STEPS:
+            self._recent.clear()
+            return nearest
         used_j = raw.energy_j - before_j
         return min(candidates, key=lambda number: abs(used_j - (number - before) * step_j))
 

@@ -4,11 +4,15 @@ Energy comes from the GPU's own counter; where there is none, or none that can b
 between samples. Totals start with the controller. What cannot be read now is not published as if it were. Samples tell
 besides what a counter that moves in steps has not counted yet, and the power of the moment: for the power of short
 windows, never for totals.
+
+To read a counter takes milliseconds, the power microseconds. Where it is known when the counter moves, and both meters
+are sound, it is read at each sample only while somebody measures, else every few seconds; how its energy was spread
+between two readings is told by the power. Such samples come when the counter was read.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +20,9 @@ import numpy as np
 from controller.errors import GpuError, GpuNotSupportedError
 from controller.gpu.meter.checked_energy import CheckedEnergy, most_j
 from controller.gpu.meter.counter_step import PROBE_S, CounterStep
-from controller.gpu.meter.instants import InstantPower
+from controller.gpu.meter.instants import InstantPower, spread
 from controller.ports import Gpu, Hold, PowerLimiter, Sample, SignalSource
-from controller.runtime.clock import Clock, Now, is_due, next_tick_s
+from controller.runtime.clock import NS_PER_S, Clock, Now, is_due, next_tick_s
 from policies.vocabulary.units import carbon_g, cost
 from publishers.messages.reports import GpuEnergy
 from publishers.shared.log_once import FaultLog, LogLimiter
@@ -30,6 +34,10 @@ MAX_GAP_S = 5.0
 RANGE_RETRY_S = 60.0
 MAX_PROBED_PERIOD_S = 0.25
 """Where samples are farther apart, it does not matter when the counter moves."""
+COUNTER_PERIOD_S = 2.0
+"""While nobody measures the counter is read as often; …"""
+CLOSE_S = 10.0
+"""… and at first, for so long, at each sample: until its usual ratio to the power has begun to be known."""
 DOUBT_LOG_S = 3_600.0
 """A meter that is not believed is logged once in so long, however often that comes and goes."""
 NO_METER = "its energy is not known: it has no energy counter, and its power has always read 0 W"
@@ -68,6 +76,11 @@ class GpuEnergyMeter:
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._energy = CheckedEnergy(max_gap_s=max(MAX_GAP_S, 3 * sample_period_s))
         self._step, self._instants = CounterStep(), InstantPower()
+        self._between: list[Sample] = []
+        """Readings of the power since the counter was read last."""
+        self._is_instant = False
+        """Whether the power, as it was read last with the counter, was that of an instant."""
+        self._close_until_ns = clock.monotonic_ns() + round(CLOSE_S * NS_PER_S)
         self._started_at_s = self._range_due_s = clock.now_s()
         self._read_ns = -1
         self._published_ns = -1
@@ -139,14 +152,33 @@ class GpuEnergyMeter:
         """Sample every `sample_period_s` and publish every `publish_period_s`; missed ticks are skipped."""
         tick_s = publish_s = self._clock.now_s()
         while True:
-            await self._sample()
+            is_publishing = is_due(publish_s, period_s=self._publish_period_s, now_s=self._clock.now_s())
+            if is_publishing or self._needs_counter:
+                await self._sample()
+            else:
+                await self._sample_power()
             now = Now.of(self._clock)
-            if is_due(publish_s, period_s=self._publish_period_s, now_s=now.wall_s):
+            if is_publishing:
                 self._publish(self._report(now))
                 publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now.wall_s)
             tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now.wall_s)
             if not await self._probe_until(tick_s):
                 await self._clock.sleep_until(tick_s)
+
+    def read_closely(self, until_ns: int) -> None:
+        """Read the energy counter at each sample until a moment [ns]: what is measured begins or ends there."""
+        self._close_until_ns = max(self._close_until_ns, until_ns)
+
+    @property
+    def _needs_counter(self) -> bool:
+        """Return whether the counter is to be read now: somebody measures, it is time, or something is in doubt."""
+        now_ns, energy, latest = self._clock.monotonic_ns(), self._energy, self.latest
+        is_attended = now_ns < self._close_until_ns or self._step.is_seeking
+        if is_attended or latest is None or latest.uncounted_j is None:
+            return True
+        is_sound = energy.is_current and energy.has_counter and not (energy.power_fault or energy.is_disputed)
+        due_s = COUNTER_PERIOD_S - self._sample_period_s / 2
+        return not (is_sound and self._is_instant) or now_ns - latest.time_ns >= due_s * NS_PER_S
 
     @property
     def is_probing(self) -> bool:
@@ -202,12 +234,32 @@ class GpuEnergyMeter:
             job=self.job,
         )
 
+    async def _sample_power(self) -> None:
+        """Read the power alone."""
+        raw = await self._read(self._gpu.read_power)
+        if raw is not None:
+            self._energy.add_power(raw, self.max_power_limit_w)
+            if raw.instant_power_w and not self._energy.power_fault:
+                self._between.append(raw)
+
     async def _sample(self) -> None:
-        """Take a sample; a GPU that fails is logged once, and once more when it is back."""
+        """Take a sample: soon after a step of the counter, where it is read seldom."""
+        clear_in_s = self._step.clear_in_s(self._clock.monotonic_ns()) if self._between else 0.0
+        if clear_in_s:
+            await self._clock.sleep_until(self._clock.now_s() + clear_in_s)
+        raw = await self._read(self._gpu.read_sample)
+        if raw is not None:
+            self._is_instant = raw.instant_power_w is not None
+            self._add(raw)
+        self._between.clear()
+
+    async def _read(self, read: Callable[[], Awaitable[Sample]]) -> Sample | None:
+        """Return a reading, if it is newer than the last; a GPU that fails is logged once, and once more when back."""
         try:
             await self._read_range()
-            raw = await self._gpu.read_sample()
+            raw = await read()
         except GpuError as error:
+            self._between.clear()
             self.max_power_limit_w = None  # it changes when a driver is loaded again
             self._energy.miss()
             if isinstance(error, GpuNotSupportedError) and not self._samples:
@@ -215,11 +267,11 @@ class GpuEnergyMeter:
                 self._absence_log.report(f"{self._gpu.uuid}: its energy is not known: {error}")
             else:
                 self._fault_log.report(f"{self._gpu.uuid}: cannot be read: {error}")
-        else:
-            self._fault_log.clear()
-            if raw.time_ns > self._read_ns:
-                self._read_ns = raw.time_ns
-                self._add(raw)
+            return None
+        self._fault_log.clear()
+        is_new = raw.time_ns > self._read_ns
+        self._read_ns = max(raw.time_ns, self._read_ns)
+        return raw if is_new else None
 
     async def _read_range(self) -> None:
         """Read the GPU's maximum limit; one that does not tell it is asked again now and then."""
@@ -241,22 +293,23 @@ class GpuEnergyMeter:
                 _LOGGER.warning("%s: meter rejected: %s", self._gpu.uuid, doubt)
         if not energy.is_current:
             return
-        used_j = energy.energy_j - before_j
+        used_j, before = energy.energy_j - before_j, self.latest
         self._backdate(begin_ns, raw.time_ns, used_j)
         uncounted_j = self._step.uncounted_j(raw if energy.has_counter else replace(raw, energy_j=None))
         is_instant = energy.has_counter and not energy.power_fault
         instant_w = self._instants.scaled_w(raw, energy.energy_j if is_instant else None)
-        self._samples.append(
-            replace(
-                raw,
-                energy_j=energy.energy_j,
-                power_w=energy.power_w,
-                instant_power_w=instant_w,
-                unmeasured_s=energy.unmeasured_s,
-                uncounted_j=uncounted_j,
-                n_instants=self._instants.n,
-            )
+        sample = replace(
+            raw,
+            energy_j=energy.energy_j,
+            power_w=energy.power_w,
+            instant_power_w=instant_w,
+            unmeasured_s=energy.unmeasured_s,
+            uncounted_j=uncounted_j,
+            n_instants=self._instants.n,
         )
+        if self._between and before is not None and before.time_ns == begin_ns and energy.has_counter:
+            self._samples.extend(spread(before, self._between, sample))
+        self._samples.append(sample)
         value = self._signal.value_at(self._clock.now_s())
         if value is not None and self._signal.kind == "carbon":
             self._carbon_g += carbon_g(used_j, value)

@@ -2,10 +2,15 @@
 
 Each is of one moment, so that a training whose draw goes up and down within an iteration scatters them by several
 percent; a mean of them is good where a counter is not yet. Over some 100 s the counter is the truth: what the instants
-are off by in the mean is learnt, and taken from them.
+are off by in the mean is learnt, and taken from them. Between two readings of the counter they tell how the energy was
+spread.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import Final, NamedTuple
 
 from controller.ports import Sample
@@ -17,6 +22,8 @@ MEMORY_S: Final = 100.0
 """… and is that of so long a time, with weights that fall exponentially."""
 MAX_GAP_S: Final = 0.5
 """Readings farther apart than this are not compared."""
+SAME_POWER_RATIO: Final = 0.25
+"""Power changes by less within iterations; by more where a load begins or ends."""
 MAX_RATIO: Final = 1.5
 """Meters that differ by more are two meters of different things."""
 
@@ -68,3 +75,40 @@ class InstantPower:
         self._counted_j = kept * self._counted_j + now.energy_j - before.energy_j
         self._summed_j = kept * self._summed_j + (before.power_w + now.power_w) / 2 * span_s
         self._compared_s = kept * self._compared_s + span_s
+
+
+def spread(before: Sample, between: Sequence[Sample], after: Sample) -> list[Sample]:
+    """Return readings of the power alone with the energy until each: what the counter has shown, as the power went.
+
+    The energy is exact at both ends. Power that is near to its median counts as that: draw goes up and down within an
+    iteration, and each reading is of one moment. Of itself a reading tells no instant power any more: that is in its
+    energy.
+
+    Args:
+        before: the sample at which the counter was read last, with its total.
+        between: what was read since then, oldest first; each tells its instant power.
+        after: the sample at which it was read next.
+    """
+    powers_w = [each.instant_power_w or 0.0 for each in between]
+    middle_w = median(powers_w)
+    powers_w = [middle_w if abs(each_w - middle_w) <= SAME_POWER_RATIO * middle_w else each_w for each_w in powers_w]
+    powers_w = [powers_w[0], *powers_w, powers_w[-1]]
+    steps = zip(pairwise(powers_w), pairwise((before, *between, after)), strict=True)
+    sums = list(
+        accumulate(
+            (one_w + other_w) * (later.time_ns - earlier.time_ns) for (one_w, other_w), (earlier, later) in steps
+        )
+    )
+    used_j = (after.energy_j or 0.0) - (before.energy_j or 0.0)
+    late_j = None if before.uncounted_j is None or after.uncounted_j is None else after.uncounted_j - before.uncounted_j
+    return [
+        replace(
+            each,
+            energy_j=(before.energy_j or 0.0) + used_j * share,
+            instant_power_w=None,
+            unmeasured_s=before.unmeasured_s,
+            uncounted_j=None if late_j is None else (before.uncounted_j or 0.0) + late_j * share,
+            n_instants=before.n_instants,
+        )
+        for each, share in zip(between, (part / sums[-1] for part in sums), strict=False)
+    ]

@@ -244,6 +244,12 @@ class NvmlGpu:
             is_of_meters=True,
         )
 
+    async def read_power(self) -> Sample:
+        """Return its meters but for the energy counter."""
+        return await self._read(
+            "read_power", lambda handle: calls.read_sample(handle, has_energy_counter=False), is_of_meters=True
+        )
+
     async def read_processes(self) -> frozenset[int] | None:
         """Return the ids of the processes that compute on it, or None where that cannot be seen.
 

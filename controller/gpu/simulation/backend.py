@@ -8,6 +8,7 @@ settled, the meters are read as of then: no later event revises what they have s
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from controller.errors import GpuError, GpuLimitError
@@ -80,14 +81,22 @@ class SimulatedGpu:
         self.timeline.record(LimitSet(self._clock.monotonic_ns(), power_limit_w))
 
     async def read_sample(self) -> Sample:
-        """Return its meters, as far as the load is settled; the temperature in whole degrees, as NVML tells it."""
+        """Return its meters, as far as the load is settled."""
+        sample = self._power_sample()
+        self._counter_j = max(self._counter_j, self.timeline.counted_j(sample.time_ns))
+        return replace(sample, energy_j=self._counter_j)
+
+    async def read_power(self) -> Sample:
+        """Return its meters but for the energy counter."""
+        return self._power_sample()
+
+    def _power_sample(self) -> Sample:
+        """Return the meters but for the energy counter; the temperature in whole degrees, as NVML tells it."""
         self.timeline.refresh()
         now_ns = min(self._clock.monotonic_ns(), self.timeline.settled_ns)
-        self._counter_j = max(self._counter_j, self.timeline.counted_j(now_ns))
         return Sample(
             time_ns=now_ns,
             power_w=self.timeline.power_w(now_ns),
-            energy_j=self._counter_j,
             instant_power_w=self.timeline.instant_power_w(now_ns),
             utilization_ratio=float(self.timeline.at(now_ns).loaded),
             temperature_c=float(round(self.timeline.temperature_c(now_ns))),

@@ -43,6 +43,9 @@ class FixedMeter:
         del time_ns
         return None
 
+    def read_closely(self, until_ns: int) -> None:
+        """Do nothing."""
+
     def most_j(self, duration_s: float) -> float:
         return 1.5 * 300.0 * duration_s
 

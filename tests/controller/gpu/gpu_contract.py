@@ -129,6 +129,14 @@ class GpuContract:
         assert sample.utilization_ratio is None or 0 <= sample.utilization_ratio <= 1
         assert sample.temperature_c is None or 0 < sample.temperature_c < 120
 
+    async def test_its_power_can_be_read_without_its_counter(self, bench: GpuBench) -> None:
+        async with bench.opened() as gpu:
+            whole, power = await gpu.read_sample(), await gpu.read_power()
+        assert power.energy_j is None
+        assert (power.power_w or 0.0) > 0
+        assert power.time_ns >= whole.time_ns
+        assert (power.instant_power_w is None) == (whole.instant_power_w is None)
+
     async def test_its_tenants_can_be_read(self, bench: GpuBench) -> None:
         async with bench.opened() as gpu:
             assert await gpu.read_mig() is False

@@ -13,7 +13,9 @@ from controller.accounting import run_books, run_saving
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.control.limit_control import LimitControl
 from controller.control.profile_store import read_all
+from controller.gpu.meter.energy_meter import GpuEnergyMeter
 from controller.ports import Hold, Target
+from controller.runs.run import CLOSE_S
 from controller.runtime.clock import NS_PER_S, Now
 from policies.savings.interval import estimate_saving
 from publishers.messages.codec import decode
@@ -61,6 +63,25 @@ async def test_a_run_requests_no_limit_before_it_iterates(tmp_path: Path) -> Non
         bench.say("status", rank_status())
         await asyncio.sleep(30)
     assert (bench.limiters[0].targets, states(bench)) == ([], ["waiting"])
+
+
+async def test_meters_are_read_closely_while_a_limit_is_measured_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until_ns: list[int] = []
+    monkeypatch.setattr(GpuEnergyMeter, "read_closely", lambda _, moment_ns: until_ns.append(moment_ns))
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 20)
+        assert until_ns[-1] == pytest.approx(bench.clock.monotonic_ns() + CLOSE_S * NS_PER_S, abs=2 * NS_PER_S)
+        bench.limiters[0].state = None
+        await asyncio.sleep(2)
+        until_ns.clear()
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(1)
+        assert len(until_ns) == 1, "the energy up to the end is read"
 
 
 async def test_the_first_requested_limit_is_the_prior_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from policies.profiling.measurement import (
     NOT_SETTLED,
     PRIOR_SCATTER,
     Estimates,
+    Scatter,
     Window,
     WindowNoise,
     estimate_point,
+    is_known_early,
     is_precise_enough,
 )
 from policies.profiling.sweep import Measuring, SweepRecord
@@ -51,6 +54,66 @@ def ticking(duration_s: float, *, phase_s: float, tick_s: float = 0.05, reading_
         )
         shown_j = now_j
     return window
+
+
+def metered(window: Window) -> Window:
+    """Return a window in which it is known what the counter had not counted."""
+    return replace(
+        window,
+        n_interpolated=window.n_readings,
+        interpolated_j=window.energy_j,
+        interpolated_te_j_s=window.slice_te_j_s,
+        interpolated_ee_j2=window.slice_ee_j2,
+    )
+
+
+STEADY: Final = Scatter(seen_cv_ratio=0.0003, n_iterations=30)
+
+
+@pytest.mark.parametrize(
+    ("window", "scatter", "is_known"),
+    [
+        (metered(window_of(*[0.1] * 3)), STEADY, True),
+        (metered(window_of(*[0.1] * 2)), STEADY, False),
+        (metered(window_of(*[0.05] * 4)), STEADY, False),
+        (window_of(*[0.1] * 3), STEADY, False),
+        (metered(window_of(*[0.1] * 3)), replace(STEADY, seen_cv_ratio=0.02), False),
+        (metered(window_of(*[0.1] * 3)), PRIOR_SCATTER, False),
+        (replace(metered(window_of(*[0.1] * 3)), interpolated_ee_j2=3 * 21.5**2), STEADY, False),
+    ],
+    ids=["steady", "two iterations", "too short", "counter in steps", "scatters", "not known", "power scatters"],
+)
+def test_a_window_may_end_early_where_rate_and_power_are_known(
+    window: Window, scatter: Scatter, *, is_known: bool
+) -> None:
+    assert is_known_early(SETTINGS, window, scatter) == is_known
+
+
+def apart(n: int, *, rate_ratio: float, power_ratio: float) -> WindowNoise:
+    """Return the noise of windows minutes apart, of which each is so much faster or slower than the one before."""
+    noise = WindowNoise()
+    for number in range(n):
+        one, other = (
+            Estimates(
+                iterations_per_s=10.0 * (1 + (number + k) % 2 * math.sqrt(2) * rate_ratio),
+                rate_error_ratio=0.001,
+                power_w=200.0 * (1 + (number + k) % 2 * math.sqrt(2) * power_ratio),
+                power_error_ratio=0.001,
+            )
+            for k in (0, 1)
+        )
+        noise = noise.with_apart(one, other)
+    return noise
+
+
+def test_what_windows_far_apart_differ_by_is_the_least_error_of_a_point() -> None:
+    assert apart(KNOWN_WINDOWS - 1, rate_ratio=0.001, power_ratio=0.003).floors_ratio == (0.01, 0.01)
+    noise = apart(KNOWN_WINDOWS, rate_ratio=0.001, power_ratio=0.003)
+    assert noise.floors_ratio == pytest.approx((0.001, 0.003), rel=0.01)
+    assert apart(20, rate_ratio=0.07, power_ratio=0.003).floors_ratio == pytest.approx((0.01, 0.003), rel=0.01)
+    point = estimate_point(window_of(*[0.1] * 20), power_limit_w=300.0, scatter=replace(STEADY, windows=noise))
+    assert point.rate_ci_ratio == pytest.approx(1.96 * 0.001, rel=0.1)
+    assert estimate_point(window_of(*[0.1] * 20), power_limit_w=300.0, scatter=STEADY).rate_ci_ratio > 0.0196
 
 
 @pytest.mark.parametrize("tells_times", [True, False])

@@ -37,6 +37,7 @@ def trained(
     factor: Callable[[float], float] = lambda _at_s: 1.0,
     power_w: float | None = None,
     warmth_w: Callable[[float], tuple[float, ...]] = lambda _at_s: (),
+    lengths: LookLengths = LENGTHS,
 ) -> Looks:
     """Train for a while at a limit, in steps of a second, while the job as a whole is `factor` times as fast."""
     for _ in range(duration_s):
@@ -47,7 +48,7 @@ def trained(
             energy_j=0.9 * power_limit_w if power_w is None else power_w,
             warmth_w=warmth_w(looks.active_s),
         )
-        looks = advance_looks(looks, seen, lengths=LENGTHS, scatter=STEADY, settle_s=1.0)
+        looks = advance_looks(looks, seen, lengths=lengths, scatter=STEADY, settle_s=1.0)
     return looks
 
 
@@ -125,6 +126,27 @@ def test_after_a_long_pause_there_are_no_neighbours() -> None:
     assert trained(before.after_pause(30.0), LOW_W, 30).n_pairs == 1
     assert trained(before.after_pause(90.0), LOW_W, 30).n_pairs == 0
     assert trained(before.after_pause(40.0).after_pause(40.0), LOW_W, 30).n_pairs == 0
+
+
+@pytest.mark.parametrize(("shorter_after_s", "lasts_s"), [(3, 4), (5, 6), (10, 11)])
+def test_a_look_that_is_shortened_in_its_middle_is_one_look(shorter_after_s: int, lasts_s: int) -> None:
+    """Neighbouring windows have just shown how little they differ: from then on 2 s are enough."""
+    short = LookLengths(top_s=2.0)
+    looks = trained(trained(Looks(), LOW_W, 25), TOP_W, shorter_after_s)
+    looks = trained(looks, TOP_W, lasts_s - shorter_after_s, lengths=short)
+    looks = trained(looks, LOW_W, 10, lengths=short)
+    assert (looks.n_pairs, looks.n_looks(TOP_W)) == (1, 1)
+    assert trained(looks, LOW_W, 60, lengths=short).n_pairs == 1
+    whole = trained(trained(trained(Looks(), LOW_W, 25), TOP_W, lasts_s), LOW_W, 10, lengths=short)
+    assert looks.pairs == whole.pairs, "with both of its sides"
+
+
+def test_a_look_between_two_limits_is_one_look() -> None:
+    """The plan has gone on meanwhile: the seconds at the top are compared with those before and with those after."""
+    looks = trained(trained(trained(Looks(), LOW_W, 60), TOP_W, 12), 240.0, 60)
+    assert (looks.n_between(LOW_W, TOP_W), looks.n_between(240.0, TOP_W), looks.n_looks(TOP_W)) == (1, 1, 1)
+    longer = trained(trained(trained(Looks(), LOW_W, 60), TOP_W, 60), 240.0, 60)
+    assert longer.n_looks(TOP_W) == 2, "its end was in no pair yet"
 
 
 def test_an_impossible_observation_is_ignored() -> None:

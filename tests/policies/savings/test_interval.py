@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.savings.books import Books, Purpose, open_books
 from policies.savings.counterfactual import Counterfactual
 from policies.savings.interval import (
     LUCK_RATIO,
+    MAX_CI90_RATIO,
     MIN_LOOKS,
     N_PAIRS,
     KnownSaving,
@@ -46,62 +47,81 @@ def estimate(
     return estimate_saving([segment], signal=signal)
 
 
+TOO_WIDE = [Deed(duration_s=1.0, power_w=1.0, power_limit_w=LIMITS_W[0])]
+"""Work at the lowest limit takes 2.7 times as long: errors of 0.1 % are more than a point of it."""
 HOURS = [Deed(duration_s=50_000.0, power_w=100.0, power_limit_w=limit_w) for limit_w in LIMITS_W]
+
+
+def drawn_ratios(counterfactual: Counterfactual, error_ratio: float, *, seed: int, n: int) -> tuple[Values, Values]:
+    """Return n random sets of the ratios of rates and of energies, each of shape (n, 4), with errors below the top."""
+    rng, errors = np.random.default_rng(seed), np.array([error_ratio] * 3 + [0.0])
+    rates = np.array([each.rate_ratio for each in counterfactual.known])
+    energies = np.array([each.energy_ratio for each in counterfactual.known])
+    return rates + errors * rng.standard_normal((n, 4)), energies + errors * rng.standard_normal((n, 4))
+
+
+def drawn_halves(counterfactual: Counterfactual, ratios: tuple[Values, Values]) -> list[float]:
+    """Return the half-widths of the 90 % intervals of all ratios that are told, by random draws."""
+    own, drawn = counterfactual.saving(), counterfactual.twins(*ratios)
+    pairs = [
+        (own.signal_energy, drawn.signal_energy),
+        (own.energy_j, drawn.energy_j),
+        (own.duration_s, drawn.duration_s),
+    ]
+    if counterfactual.is_at_top:
+        return [0.0] * len(pairs)
+    return [1.645 * float(np.hypot((ours / baselines).std(), LUCK_RATIO)) for ours, baselines in pairs]
+
+
+def told_of(found: KnownSaving | UnknownSaving, halves: list[float], *, rel: float) -> KnownSaving | None:
+    """Return what is told of a saving: something if no interval is wider than it may be, and nothing else."""
+    if max(halves) > (1 + rel) * MAX_CI90_RATIO:
+        assert found == UnknownSaving(code="too_early", n_looks=24)
+    elif max(halves) < (1 - rel) * MAX_CI90_RATIO:
+        assert isinstance(found, KnownSaving)
+    return found if isinstance(found, KnownSaving) else None
 
 
 @settings(max_examples=20)
 @given(histories, signals(), st.floats(1e-4, 0.001), st.integers(0, 1_000))
+@example(TOO_WIDE, hourly(np.full(24, 100.0)), 0.001, 0)
 def test_the_interval_agrees_with_random_draws(
     history: list[Deed], signal: Signal, error_ratio: float, seed: int
 ) -> None:
     ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=error_ratio) for limit_w in LIMITS_W[:3]]
     books = books_of(history)
-    found = estimate(books, ratios, signal)
-    assume(found != UnknownSaving(code="too_early", n_looks=24))  # its interval is too wide
-    assert isinstance(found, KnownSaving)
     counterfactual = Counterfactual(books, ratios, top_power_limit_w=TOP_W, signal=signal)
-    rng = np.random.default_rng(seed)
-    errors = np.array([error_ratio] * 3 + [0.0])
-    rates = np.array([each.rate_ratio for each in counterfactual.known])
-    energies = np.array([each.energy_ratio for each in counterfactual.known])
-    drawn = counterfactual.twins(
-        rates + errors * rng.standard_normal((10_000, 4)), energies + errors * rng.standard_normal((10_000, 4))
-    )
-    for half_ratio, own, baselines in [
-        (found.saved_ci90_ratio, found.saving.signal_energy, drawn.signal_energy),
-        (found.saved_energy_ci90_ratio, found.saving.energy_j, drawn.energy_j),
-        (found.slowdown_ci90_ratio, found.saving.duration_s, drawn.duration_s),
-    ]:
-        expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot((own / baselines).std(), LUCK_RATIO)
-        assert half_ratio == pytest.approx(expected, rel=0.08)
+    halves = drawn_halves(counterfactual, drawn_ratios(counterfactual, error_ratio, seed=seed, n=10_000))
+    found = told_of(estimate(books, ratios, signal), halves, rel=0.08)
+    if found is not None:
+        told = [found.saved_ci90_ratio, found.saved_energy_ci90_ratio, found.slowdown_ci90_ratio]
+        assert told == pytest.approx(halves, rel=0.08)
 
 
 @settings(max_examples=6)
 @given(histories, signals(), st.floats(1e-4, 0.001), st.integers(0, 1_000))
+@example(TOO_WIDE, hourly(np.full(24, 100.0)), 0.001, 0)
 def test_the_intervals_of_the_parts_agree_with_random_draws(
     history: list[Deed], signal: Signal, error_ratio: float, seed: int
 ) -> None:
     ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=error_ratio) for limit_w in LIMITS_W[:3]]
     books = books_of(history)
-    found = estimate(books, ratios, signal)
-    assert isinstance(found, KnownSaving)
     counterfactual = Counterfactual(books, ratios, top_power_limit_w=TOP_W, signal=signal)
-    assume(found.split is not None and not counterfactual.is_at_top)
-    assert found.split is not None
-    rng = np.random.default_rng(seed)
-    errors = np.array([error_ratio] * 3 + [0.0])
-    rates = np.array([each.rate_ratio for each in counterfactual.known]) + errors * rng.standard_normal((400, 4))
-    energies = np.array([each.energy_ratio for each in counterfactual.known]) + errors * rng.standard_normal((400, 4))
-    baselines = counterfactual.twins(rates, energies).signal_energy
-    parts = counterfactual.parts(rates, energies) / baselines[:, None]
+    drawn = drawn_ratios(counterfactual, error_ratio, seed=seed, n=400)
+    found = told_of(estimate(books, ratios, signal), drawn_halves(counterfactual, drawn), rel=0.15)
+    if found is None or counterfactual.is_at_top:
+        return
+    own, baselines = counterfactual.saving(), counterfactual.twins(*drawn).signal_energy
+    parts = counterfactual.parts(*drawn) / baselines[:, None]
     following, measuring = parts[:, 0], parts[:, 1:].sum(axis=1)
-    better_limit = 1 - found.saving.signal_energy / baselines - following - measuring
-    for half_ratio, drawn in [
-        (found.split.better_limit_ci90_ratio, better_limit),
-        (found.split.following_ci90_ratio, following),
-        (found.split.measuring_ci90_ratio, measuring),
-    ]:
-        assert half_ratio == pytest.approx(1.645 * np.hypot(drawn.std(), LUCK_RATIO), rel=0.15)
+    better_limit = 1 - own.signal_energy / baselines - following - measuring
+    halves = [1.645 * float(np.hypot(part.std(), LUCK_RATIO)) for part in (better_limit, following, measuring)]
+    if found.split is None:
+        assert max(halves) > (1 - 0.15) * MAX_CI90_RATIO
+        return
+    split = found.split
+    told = [split.better_limit_ci90_ratio, split.following_ci90_ratio, split.measuring_ci90_ratio]
+    assert told == pytest.approx(halves, rel=0.15)
 
 
 @pytest.mark.parametrize("n_errors", [0, 1, 2, 27, N_PAIRS // 2 + 1, 2 * N_PAIRS])

@@ -7,7 +7,7 @@ it: deadlines as those of the NVML adapter, and after SIGKILL a port reaches not
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -270,6 +270,9 @@ class BoardPort:
 
     async def read_sample(self) -> Sample:
         return await self._read("read_sample", self.board.sample)
+
+    async def read_power(self) -> Sample:
+        return replace(await self.read_sample(), energy_j=None)
 
     async def read_processes(self) -> frozenset[int] | None:
         return await self._read("read_processes", lambda: self.board.pids)

@@ -170,3 +170,31 @@ def test_after_a_reset_or_a_long_gap_nothing_is_known_until_two_steps_are() -> N
     assert step.uncounted_j(raw) is not None
     assert step.uncounted_j(Sample(time_ns=raw.time_ns + 10**8, power_w=None, energy_j=0.0)) is None
     assert step.uncounted_j(Sample(time_ns=raw.time_ns + 2 * 10**8, power_w=None)) is None
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.1])
+def test_a_counter_that_is_read_seldom_is_best_read_away_from_its_steps(step_s: float) -> None:
+    counter, step, errors_j = Counter(step_s=step_s), CounterStep(), []
+    counter.train(step, 20)
+    for _ in range(200):
+        counter.pass_to(counter.now_s + 1.9703)
+        wait_s = step.clear_in_s(round(counter.now_s * 1e9))
+        assert 0 <= wait_s < step_s
+        counter.pass_to(counter.now_s + wait_s)
+        assert step.clear_in_s(round(counter.now_s * 1e9)) == pytest.approx(0.0, abs=1e-6)
+        raw, used_j = counter.read()
+        uncounted_j = step.uncounted_j(raw)
+        assert uncounted_j is not None
+        errors_j.append((raw.energy_j or 0.0) + uncounted_j - used_j)
+    assert np.std(errors_j) < 0.03 * POWER_W * step_s
+
+
+def test_a_slow_reading_long_after_the_last_one_begins_anew() -> None:
+    """Which of the steps in its time it shows, not even the power tells any more."""
+    counter, step = Counter(), CounterStep()
+    counter.train(step, 20)
+    counter.pass_to(counter.now_s + 2.0)
+    assert step.uncounted_j(counter.read(read_s=0.097)[0]) is None
+    counter.train(step, 0.5)
+    raw, used_j = counter.read()
+    assert (raw.energy_j or 0.0) + (step.uncounted_j(raw) or 0.0) == pytest.approx(used_j, abs=0.1 * POWER_W * 0.1)

@@ -102,7 +102,7 @@ class SimulatedBench(MeterBench):
 class WatchedGpu(SimulatedGpu):
     """A simulated GPU that counts its readings; `tells` is what it makes of each."""
 
-    n_reads = 0
+    n_reads = n_powers = 0
     last_ns = 0
 
     @staticmethod
@@ -115,9 +115,14 @@ class WatchedGpu(SimulatedGpu):
         self.last_ns = sample.time_ns
         return sample
 
+    async def read_power(self) -> Sample:
+        self.n_powers += 1
+        return await super().read_power()
+
 
 async def test_samples_tell_what_a_counter_that_moves_in_steps_has_not_counted() -> None:
     bench = SimulatedBench(sample_period_s=0.11)
+    bench.meter.read_closely(ns(60))
     async with bench.running():
         await asyncio.sleep(60)
     step_j = 0.1 * 235.0
@@ -132,6 +137,7 @@ async def test_close_readings_count_for_nothing_else(monkeypatch: pytest.MonkeyP
     for max_probed_period_s in (0.25, 0.0):
         monkeypatch.setattr(energy_meter, "MAX_PROBED_PERIOD_S", max_probed_period_s)
         benches.append(SimulatedBench())
+        benches[-1].meter.read_closely(ns(60))
         async with benches[-1].running():
             await asyncio.sleep(30.05)
     probing, plain = benches
@@ -141,8 +147,90 @@ async def test_close_readings_count_for_nothing_else(monkeypatch: pytest.MonkeyP
     assert len(energies_j[0]) == 301
 
 
+STEADY_S = 20.0
+"""By then it is known when the counter moves, and how it compares with the power."""
+
+
+async def test_a_counter_is_read_seldom_while_nobody_measures_and_nothing_is_lost_by_that() -> None:
+    bench, told = SimulatedBench(), dict[int, float | None]()
+
+    def noted(sample: Sample) -> Sample:
+        told[sample.time_ns] = sample.energy_j
+        return sample
+
+    bench.simulated.tells = noted  # type: ignore[method-assign]  # it watches
+    async with bench.running():
+        await asyncio.sleep(STEADY_S)
+        begun = bench.simulated.n_reads
+        for limit_w in np.random.default_rng(1).uniform(110, 280, 24):
+            await asyncio.sleep(10)
+            await bench.simulated.set_power_limit(float(limit_w))
+    assert bench.simulated.n_reads - begun < 4 * 50, "each 2 s, with each message, and to follow its steps"
+    samples = bench.meter.samples_since(0)
+    assert len(samples) > 10 * (STEADY_S + 235), "as many as ever"
+    first_j = told[samples[0].time_ns] or 0.0
+    exact = [sample for sample in samples if sample.time_ns in told]
+    assert [sample.energy_j for sample in exact] == pytest.approx([(told[s.time_ns] or 0.0) - first_j for s in exact])
+    energies_j = [sample.energy_j or 0.0 for sample in samples]
+    assert energies_j == sorted(energies_j)
+    assert np.std(bench.off_j(STEADY_S)) < 0.1 * 0.1 * 235.0, "without what is not counted: 0.29 of a step"
+
+
+async def test_a_counter_is_read_at_each_sample_while_somebody_measures() -> None:
+    bench = SimulatedBench()
+    async with bench.running():
+        await asyncio.sleep(STEADY_S)
+        bench.meter.read_closely(ns(STEADY_S + 10))
+        begun = bench.simulated.n_reads
+        await asyncio.sleep(9.9)
+        assert bench.simulated.n_reads - begun >= 99
+        begun = bench.simulated.n_reads
+        await asyncio.sleep(20)
+        assert bench.simulated.n_reads - begun < 60, "with a burst, perhaps, that follows its steps"
+
+
+@pytest.mark.parametrize("fault", ["stuck", "falls", "absent"])
+async def test_a_counter_that_fails_while_it_is_read_seldom_costs_no_energy(fault: str) -> None:
+    """What it has not told is told by the power, also of the seconds before that was found."""
+    bench = SimulatedBench()
+
+    def failing(sample: Sample) -> Sample:
+        wrong_j = {"stuck": stuck_j, "falls": 0.0, "absent": None}[fault]
+        return replace(sample, energy_j=wrong_j) if sample.time_ns > ns(60.5) else sample
+
+    async with bench.running():
+        await asyncio.sleep(60.3)
+        stuck_j = bench.timeline.counted_j(ns(60.5))
+        bench.simulated.tells = failing  # type: ignore[method-assign]  # it fails
+        await asyncio.sleep(4.5)
+        assert bench.meter.doubts
+        begun = bench.simulated.n_reads
+        await asyncio.sleep(10)
+        assert bench.simulated.n_reads - begun >= 90, "in doubt it is read at each sample"
+        last = bench.meter.samples_since(ns(74))[-1]
+    used_j = bench.timeline.energy_j(last.time_ns) - bench.timeline.energy_j(bench.meter.samples_since(0)[0].time_ns)
+    assert last.energy_j == pytest.approx(used_j, abs=0.2 * 235.0 + 0.01 * 14 * 235.0)
+
+
+async def test_power_that_no_board_draws_is_not_what_energy_is_spread_by() -> None:
+    bench = SimulatedBench()
+
+    async def nonsense() -> Sample:
+        sample = await SimulatedGpu.read_power(bench.simulated)
+        return replace(sample, power_w=1e6, instant_power_w=1e6)
+
+    async with bench.running():
+        await asyncio.sleep(STEADY_S)
+        bench.simulated.read_power = nonsense  # type: ignore[method-assign]  # it fails
+        await asyncio.sleep(20)
+    samples = bench.meter.samples_since(ns(STEADY_S))
+    off_j = np.array([(s.energy_j or 0.0) - bench.timeline.energy_j(s.time_ns) for s in samples])
+    assert np.ptp(off_j) < 2 * 0.1 * 235.0
+
+
 async def test_a_counter_that_is_not_believed_says_nothing_of_what_is_not_counted() -> None:
     bench = SimulatedBench()
+    bench.meter.read_closely(ns(90))
     wrong_j = iter([0.0, -5.0, 1e9])
 
     def fails_now_and_then(sample: Sample) -> Sample:
@@ -158,17 +246,11 @@ async def test_a_counter_that_is_not_believed_says_nothing_of_what_is_not_counte
     assert max(map(abs, known_j)) < 2 * 0.1 * 235.0
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_windows_add_up_to_what_the_counter_has_counted(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "is_close"), [(0, True), (1, True), (2, False), (3, False)])
+async def test_windows_add_up_to_what_the_counter_has_counted(seed: int, *, is_close: bool) -> None:
     """Billed is the counter's energy alone; what it has not counted at the end of a window is in the next one."""
     bench, rng = SimulatedBench(sample_period_s=0.11), np.random.default_rng(seed)
-    counted_j: dict[int, float | None] = {}
-
-    def noted(sample: Sample) -> Sample:
-        counted_j[sample.time_ns] = sample.energy_j
-        return sample
-
-    bench.simulated.tells = noted  # type: ignore[method-assign]  # it watches
+    bench.meter.read_closely(ns(90) if is_close else 0)
     log = IterationLog()
     log.append(iterations(0.05, np.arange(0.1, 70.0, 0.064).tolist(), seq=0, first=0), now_ns=ns(70))
     async with bench.running():
@@ -187,7 +269,8 @@ async def test_windows_add_up_to_what_the_counter_has_counted(seed: int) -> None
     )
     assert [each.begin_ns for each in found[1:]] == [each.end_ns for each in found[:-1]]
     billed_j = math.fsum(each.energy_j for each in found)
-    assert billed_j == pytest.approx((counted_j[last.time_ns] or 0.0) - (counted_j[first.time_ns] or 0.0), abs=1e-6)
+    assert billed_j == pytest.approx((last.energy_j or 0.0) - (first.energy_j or 0.0), abs=1e-6)
+    assert bench.meter.energy_j == pytest.approx(bench.timeline.counted_j(bench.simulated.last_ns), abs=0.1 * 300.0)
     interpolated_j = math.fsum(each.interpolated_energy_j or math.nan for each in found)
     assert interpolated_j == pytest.approx(
         billed_j + (last.uncounted_j or math.nan) - (first.uncounted_j or math.nan), abs=1e-6

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from controller.gpu.meter.instants import LEARNT_S, InstantPower
+from controller.gpu.meter.instants import LEARNT_S, InstantPower, spread
 from controller.ports import Sample
 
 
@@ -58,3 +58,17 @@ def test_readings_far_apart_say_nothing_of_the_scale() -> None:
     assert {
         *readings(InstantPower(), [500.0 + number % 2 for number in range(100)], counted_w=500.0, period_s=2.0)
     } == {None}
+
+
+@pytest.mark.parametrize("late_j", [None, 0.0])
+def test_energy_between_two_readings_of_the_counter_is_spread_as_the_power_went(late_j: float | None) -> None:
+    before = Sample(time_ns=0, power_w=100.0, energy_j=50.0, uncounted_j=7.0, n_instants=4, unmeasured_s=0.5)
+    powers = [
+        Sample(time_ns=at * 10**8, power_w=w, instant_power_w=w) for at, w in ((1, 100.0), (2, 100.0), (3, 300.0))
+    ]
+    after = Sample(time_ns=4 * 10**8, power_w=300.0, energy_j=190.0, uncounted_j=late_j, n_instants=5)
+    found = spread(before, powers, after)
+    assert [each.energy_j for each in found] == pytest.approx([70.0, 90.0, 130.0])
+    assert [each.uncounted_j for each in found] == ([None] * 3 if late_j is None else pytest.approx([6.0, 5.0, 3.0]))
+    assert {(each.instant_power_w, each.n_instants, each.unmeasured_s) for each in found} == {(None, 4, 0.5)}
+    assert [each.power_w for each in found] == [100.0, 100.0, 300.0]
