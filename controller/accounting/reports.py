@@ -37,6 +37,8 @@ MAX_NAME = 200
 """Characters of a source or a zone."""
 CHANGED_RATIO = 0.01
 """A measurement is published again once it has changed by so much."""
+NARROWED_RATIO = 0.1
+"""So is an interval."""
 SUMMED = ("n_gpus", "max_power_w", "energy_j", "carbon_g", "cost", "work", "total_work")
 """What adds up over nodes, whatever is known of savings; of the rest the leader knows most for all."""
 
@@ -462,5 +464,13 @@ def _has_moved(points: list[NodeProfileEntry], published: list[NodeProfileEntry]
     return any(
         abs(now.power_w / then.power_w - 1) > CHANGED_RATIO
         or abs(now.iterations_per_s / then.iterations_per_s - 1) > CHANGED_RATIO
+        or _has_become_known(now.energy_ci90_ratio, then.energy_ci90_ratio)
         for now, then in zip(points, published, strict=True)
     )
+
+
+def _has_become_known(now_ratio: float | None, then_ratio: float | None) -> bool:
+    """Return whether an interval is there or gone, or is another one by a tenth and more."""
+    if now_ratio is None or then_ratio is None:
+        return now_ratio is not then_ratio
+    return abs(now_ratio - then_ratio) > NARROWED_RATIO * then_ratio

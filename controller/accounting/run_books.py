@@ -296,9 +296,12 @@ class RunBooks:
         slots = [slot for books in (*(each.books for each in self.closed), self.books) for slot in books.slots]
         return math.fsum(use.active_s for slot in slots for use in slot.uses if use.purpose is Purpose.PINNED)
 
-    def limit_ratios(self, looks: Looks, limits_w: Sequence[float]) -> Sequence[LimitRatios]:
-        """Return what limits [W] are relative to the top of the curve when boards are warm; none without a curve."""
-        return () if self.curve is None else _ratios(self.curve, looks, limits_w, self.thermal)[0]
+    def limit_ratios(self, looks: Looks, limits_w: Sequence[float]) -> tuple[Sequence[LimitRatios], Values]:
+        """Return what limits [W] are relative to the top of the curve when boards are warm, and how errors correlate.
+
+        None without a curve.
+        """
+        return ((), np.empty((0, 0))) if self.curve is None else _ratios(self.curve, looks, limits_w, self.thermal)
 
     def add(self, interval: MeterInterval, gpus: GpusNow, *, begins_s: float) -> None:
         """Enter an interval: its iterations at the limit that was in force when it began, and the rest as a pause.

@@ -5,8 +5,8 @@ the limits of the plan. A run's nodes wait for each other in every iteration, so
 the rate of all of them.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import MAX_DETAIL, RunReporter
 from controller.ports import Blocked, Target
 from controller.runtime.clock import NS_PER_S, Now
-from policies.vocabulary.profile import PowerProfile
+from policies.savings.interval import NORMAL_QUANTILE
+from policies.vocabulary.limit_ratios import LimitRatios
+from policies.vocabulary.profile import SAME_POINT_W, PowerProfile
 from publishers.messages.reports import NodeProfile, RunPlan
 
 HEARTBEAT_S = 5.0
@@ -83,6 +85,53 @@ def _rate_ratios(own: PowerProfile, part: NodeProfile) -> NDArray[np.float64]:
     rates = [entry.iterations_per_s / own.at(entry.power_limit_w)[1] for entry in part.points if entry.iterations_per_s]
     ratios = np.interp(own.power_limits_w, limits_w, rates)
     return np.where(ratios < SLOWER_RATIO, ratios, 1.0)
+
+
+def joint_ratios(
+    own: tuple[Sequence[LimitRatios], NDArray[np.float64]],
+    curve: PowerProfile,
+    share: NodeShare,
+    parts: Sequence[NodeProfile],
+) -> tuple[Sequence[LimitRatios], NDArray[np.float64]] | None:
+    """Return what limits are relative to the highest one for the GPUs of all nodes; None: one node does not know.
+
+    Each node counts by what it draws at the highest limit. Errors may have the same cause on each node, and add up.
+
+    Args:
+        own: the leader's ratios at some limits, and how their errors correlate.
+        curve: the leader's curve.
+        share: its part of the run.
+        parts: what the other nodes have published.
+    """
+    nodes = []
+    for part in parts:
+        known = [entry for entry in part.points if entry.energy_ratio and entry.energy_ci90_ratio is not None]
+        if part.state != "following" or not known:
+            return None
+        limits_w = np.array([entry.power_limit_w for entry in known])
+        if any(not limits_w[0] - SAME_POINT_W <= at.power_limit_w <= limits_w[-1] + SAME_POINT_W for at in own[0]):
+            return None
+        used = np.array([1 / (entry.energy_ratio or 1.0) for entry in known])
+        errors = used**2 * [(entry.energy_ci90_ratio or 0.0) / NORMAL_QUANTILE for entry in known]
+        nodes.append((float(_ratios(curve, part, part.n_gpus / share.n_gpus)[-1]), limits_w, used, errors))
+    if share.world_size > share.n_ranks + sum(part.n_ranks for part in parts):
+        return None
+    whole = 1 + sum(weight for weight, *_ in nodes)
+
+    def joint(at: LimitRatios) -> LimitRatios:
+        used, error = 1 / at.energy_ratio, at.energy_error_ratio / at.energy_ratio**2
+        for weight, limits_w, node_used, node_errors in nodes:
+            used += weight * float(np.interp(at.power_limit_w, limits_w, node_used))
+            error += weight * float(np.interp(at.power_limit_w, limits_w, node_errors))
+        energy_ratio = whole / used
+        return replace(
+            at,
+            energy_ratio=energy_ratio,
+            energy_error_ratio=error / whole * energy_ratio**2,
+            shared_error_ratio=at.shared_error_ratio / at.energy_ratio**2 / whole * energy_ratio**2,
+        )
+
+    return [joint(at) for at in own[0]], own[1]
 
 
 class PlanBroadcast:

@@ -57,6 +57,11 @@ class PlanInputs:
     slack: SlackOptions | None = None
     time_limit_s: float | None = None
 
+    @property
+    def n_nodes(self) -> int:
+        """Return on how many nodes the run is, as far as they have said so."""
+        return 1 if self.share is None else 1 + len(self.node_profiles)
+
     def joint(self, own: PowerProfile) -> PowerProfile:
         """Return the curve of all nodes of the run at the limits of this node's own."""
         return own if self.share is None else joint_profile(own, self.share, self.node_profiles)
@@ -227,7 +232,7 @@ class PlannedTarget:
     def schedule(self, made: MadePlan, *, n_looks: int, evidence: Evidence | None = None) -> RunSchedule:
         """Return what a plan expects of the hours ahead; how slow and what saved, only where looks tell it.
 
-        The saving is that of the run's GPUs on this node; None of `evidence`: it is not known.
+        None of `evidence`: what is saved is not known.
         """
         now_s, curve, progress, objective = made.inputs.now_s, made.curve, made.inputs.progress, made.objective
         ahead = hours_ahead(made.decision, progress, now_s=now_s, period_s=self._rules.period_s, curve=curve)
@@ -237,8 +242,11 @@ class PlannedTarget:
             half_ratio = NORMAL_QUANTILE * error_ratio * slowdown_ratio
         is_known = half_ratio is not None and half_ratio <= MAX_CI90_RATIO
         saving = None
-        if n_looks >= MIN_LOOKS and evidence is not None and made.inputs.share is None:
-            saving = expected_saving(made.decision, ahead, self._without_overhead(evidence), now_s=now_s, curve=curve)
+        if n_looks >= MIN_LOOKS and evidence is not None:
+            of_gpus = replace(
+                evidence, host_power_w=made.inputs.n_nodes * self._energy.host_power_w, pue=self._energy.pue
+            )
+            saving = expected_saving(made.decision, ahead, of_gpus, now_s=now_s, curve=curve)
         has_known_end = ahead.ends_s is not None and ahead.ends_s <= MAX_TIME_S
         told, cut = ahead.mixes[:MAX_SCHEDULED], ahead.mixes[MAX_SCHEDULED:]
         schedule = RunSchedule(
@@ -253,9 +261,6 @@ class PlannedTarget:
             expected_slowdown_ci90_ratio=half_ratio if is_known else None,
         )
         return msgspec.structs.replace(schedule, **_told_saving(saving))
-
-    def _without_overhead(self, evidence: Evidence) -> Evidence:
-        return replace(evidence, host_power_w=self._energy.host_power_w, pue=self._energy.pue)
 
     def _entry(self, planned: PlannedMix, curve: PowerProfile) -> ScheduleEntry:
         low, high, high_ratio = planned.mix

@@ -9,8 +9,10 @@ their highest limit instead.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+import msgspec
 
 from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.ranks import RunIdentity
@@ -32,6 +34,7 @@ from policies.profiling.paired_looks import (
     advance_looks,
 )
 from policies.savings.books import Purpose
+from policies.savings.interval import MIN_LOOKS, NORMAL_QUANTILE
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 from publishers.messages.reports import NodeProfileEntry, RunPlan
 
@@ -143,6 +146,8 @@ class RunFollower:
         self._received_s: float | None = None
         self._changed_s = 0.0
         self._logged = ""
+        self._compared: tuple[object, Sequence[tuple[float, float]]] = None, ()
+        """The ratios of energy at which limits after how many looks: only a new look changes them."""
         self._has_published = self._has_planned = False
 
     @property
@@ -243,8 +248,26 @@ class RunFollower:
             _LOGGER.info("%s: no limit is set: %s", self._job, target.detail)
         self._logged = target.reason if state == "waiting" else ""
         self._reporter.publish_node_profile(
-            target, self.curve.entries, state=state, gpu_model=self._gpus.model, n_gpus=len(self._gpus.uuids)
+            target, self._entries(), state=state, gpu_model=self._gpus.model, n_gpus=len(self._gpus.uuids)
         )
+
+    def _entries(self) -> list[NodeProfileEntry]:
+        """Return what was measured and, from enough looks on, what an iteration needs at each limit."""
+        plan, entries, n_looks = self._plan, self.curve.entries, self.looks.n_looks(self._books.top_power_limit_w)
+        if plan is None or n_looks < MIN_LOOKS:
+            return entries
+        limits_w = [self._own_limit_w(plan, entry.power_limit_w) for entry in entries]
+        if self._compared[0] != (n_looks, limits_w):
+            found = self._books.limit_ratios(self.looks, limits_w)[0] if limits_w else ()
+            halves = [NORMAL_QUANTILE * (at.energy_error_ratio + abs(at.shared_error_ratio)) for at in found]
+            ratios = [at.energy_ratio for at in found]
+            self._compared = (n_looks, limits_w), list(zip(ratios, halves, strict=True))
+        if not self._compared[1]:
+            return entries
+        return [
+            msgspec.structs.replace(entry, energy_ratio=ratio, energy_ci90_ratio=half)
+            for entry, (ratio, half) in zip(entries, self._compared[1], strict=True)
+        ]
 
     def _own_limit_w(self, plan: RunPlan, power_limit_w: float) -> float:
         """Return what a limit of the plan means here [W]."""

@@ -5,7 +5,7 @@ A run on a single node has its leader there. The curve is measured on this node 
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -35,7 +35,7 @@ from controller.control.limit_control import (
     clamped_w,
     refusal_of,
 )
-from controller.control.multi_node import NodeShare, PlanBroadcast
+from controller.control.multi_node import NodeShare, PlanBroadcast, joint_ratios
 from controller.control.plan import MadePlan, PlanInputs
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.history.length_guess import guessed_length
@@ -43,6 +43,7 @@ from controller.history.run_history import BegunRun, JobKey, RunHistory
 from controller.ports import Blocked, Provenance, SignalSource, Target
 from controller.ports.orders import Goal, GoalPreview, Pin, PinPreview
 from controller.runtime.clock import NS_PER_S, Now
+from policies.forecasting.past_errors import rms_errors
 from policies.planning import Progress, SlackOptions
 from policies.planning.hours_ahead import Evidence
 from policies.planning.run_length import GuessedLength
@@ -50,8 +51,9 @@ from policies.planning.slack.plan import known_ahead_s
 from policies.profiling.paired_looks import Looks
 from policies.profiling.rhythm import NotProfiledReason
 from policies.savings.books import Purpose
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile
-from policies.vocabulary.units import HOUR_S
+from policies.vocabulary.units import HOUR_S, Values
 
 HELD_OUT: Final = Blocked(
     reason="held_out",
@@ -326,11 +328,20 @@ class RunLeader:
         known_s = known_ahead_s(made.inputs.history, made.inputs.now_s)
         is_what_it_should_be = not made.inputs.provenance.reason
         return Evidence(
-            ratios=partial(self._books.limit_ratios, self.looks),
+            ratios=partial(self._limit_ratios, made.inputs),
             forecast_errors=self._signal.forecast_errors() if is_what_it_should_be else None,
             known_s=known_s if is_what_it_should_be else 0.0,
             look_ratio=self._books.look_ratio,
         )
+
+    def _limit_ratios(
+        self, inputs: PlanInputs, limits_w: Sequence[float]
+    ) -> tuple[Sequence[LimitRatios], Values] | None:
+        """Return what limits are relative to the highest one for all GPUs of the run; None: a node does not know."""
+        own, curve = self._books.limit_ratios(self.looks, limits_w), self._books.curve
+        if inputs.share is None or curve is None:
+            return own
+        return joint_ratios(own, curve, inputs.share, inputs.node_profiles)
 
     def _curve_start(self) -> CurveStart | None:
         """Return from what the curve is learnt; None: a stored one waits until it is known what an iteration is."""
@@ -362,14 +373,14 @@ class RunLeader:
         status, profile = self._ranks.status, self.limits.profile
         is_asked = status.pausable and not self._ranks.is_pool  # the processes of a pool cannot wait for each other
         may_pause = self._may_pause and is_asked and now.wall_s >= self.no_pause_until_s
-        idle_power_w = None
+        idle_power_w, errors = None, self._signal.forecast_errors()
         if may_pause and profile is not None:
             idle_power_w = self._books.asked_pause_power_w or USUAL_IDLE_RATIO * profile.fastest.power_w
         return SlackOptions(
             idle_power_w=idle_power_w,
             max_pause_s=status.max_pause_s or 0.0,
             paused_for_s=self._paused_for_s(now),
-            rms_errors=self._signal.forecast_errors(),
+            rms_errors=None if errors is None else rms_errors(errors),
         )
 
     def _plan_inputs(self, now: Now, slowest: RankLog, goal: Goal | None = None) -> PlanInputs:

@@ -397,7 +397,7 @@ class SignalSource(Protocol):
         """Return the forecast from now on, or None."""
 
     def forecast_errors(self) -> Values | None:
-        """Return the root mean square errors of forecasts 1, 2, … hours ahead, in its unit; None where unknown."""
+        """Return the errors of past forecasts 1, 2, … hours ahead, in its unit, shape (n, 24); None where unknown."""
 
     def provenance(self) -> Provenance:
         """Return where it comes from now."""

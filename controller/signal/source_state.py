@@ -13,7 +13,6 @@ import numpy as np
 from controller.runtime.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
-from policies.forecasting.error_by_lead import rms_errors
 from policies.providers.base import PushProvider
 from policies.providers.catalogue import Source
 from policies.providers.forecast_reach import ForecastReach
@@ -170,8 +169,8 @@ class SourceState:
 
     @property
     def forecast_errors(self) -> Values | None:
-        """Return the root mean square errors of forecasts 1, 2, … hours ahead, in its unit; None where unknown."""
-        return None if self._forecaster is None else rms_errors(self._forecaster)
+        """Return the errors of past forecasts 1, 2, … hours ahead, in its unit, shape (n, 24); None where unknown."""
+        return None if self._forecaster is None else self._forecaster.past_errors
 
     @property
     def _settled(self) -> Signal | None:

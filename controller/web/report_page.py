@@ -17,7 +17,7 @@ from controller.web.charts.figure import render_chart
 from controller.web.charts.marks import Bars, Chart, NameAxis, NumberAxis, Panel
 from controller.web.charts.ticks import number_text
 from controller.web.pages.savings import savings_of, slower_text, split_of, told_saving
-from controller.web.pages.words import percent_text, range_text, typeset
+from controller.web.pages.words import percent_text, range_text, sentence_text, typeset
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
 from publishers.training.reporting.amounts import energy_text
 
@@ -116,7 +116,7 @@ def render_report(page: ReportPage, *, command: str, fingerprint: str, version: 
 
 def report_sections(page: ReportPage) -> list[Section]:
     """Return what was used and saved in all and over time, then the lines, then how it was counted."""
-    whole = [element("p", escaped(page.headline.replace("CO2e", "CO₂e")))]
+    whole = [element("p", escaped(sentence_text(page.headline)))]
     if page.total.measured_runs:
         whole.append(_comparison(page.total))
     if page.days:

@@ -10,6 +10,7 @@ import numpy as np
 
 from policies.forecasting.ensemble import Skill, member_weights, unknown_skill, weighted_mean
 from policies.forecasting.models import N_MEMBERS, FittedModels, fit_models, hindcast
+from policies.forecasting.past_errors import PastErrors, no_errors
 from policies.forecasting.prediction_intervals import PredictionIntervals, intervals_of_errors, no_intervals
 from policies.forecasting.series import Series, hour_of_day
 from policies.vocabulary.units import HOUR_S
@@ -21,7 +22,7 @@ MAX_ROWS: Final = 500
 """A less precise fit suffices for errors."""
 
 
-def backtest(series: Series, models: FittedModels, *, is_carbon: bool) -> tuple[Skill, PredictionIntervals]:
+def backtest(series: Series, models: FittedModels, *, is_carbon: bool) -> tuple[Skill, PredictionIntervals, PastErrors]:
     """Return the errors of the models and of their mean, from a forecast an hour in the last third of a history.
 
     Args:
@@ -33,7 +34,7 @@ def backtest(series: Series, models: FittedModels, *, is_carbon: bool) -> tuple[
     n_leads = len(models.leads)
     n_days = min(MAX_DAYS, n // day // SHARE)
     if models.autoregression is None or n_days < 1:
-        return unknown_skill(N_MEMBERS, n_leads), no_intervals(n_leads)
+        return unknown_skill(N_MEMBERS, n_leads), no_intervals(n_leads), no_errors(n_leads)
     cut = n - n_days * day
     before = fit_models(series.until(cut), tier=models.tier, is_carbon=is_carbon, max_rows=MAX_ROWS)
     origins = np.arange(cut - 1, n - 1, round(HOUR_S / series.step_s))
@@ -52,4 +53,5 @@ def backtest(series: Series, models: FittedModels, *, is_carbon: bool) -> tuple[
     errors = actual - weighted_mean(weights.reshape(N_MEMBERS, -1), members.reshape(N_MEMBERS, -1)).reshape(
         actual.shape
     )
-    return skill, intervals_of_errors(errors, hour_of_day(series.middles_s(targets)))
+    origins_s = np.rint(series.middles_s(origins) + series.step_s / 2)
+    return skill, intervals_of_errors(errors, hour_of_day(series.middles_s(targets))), PastErrors(origins_s, errors)

@@ -23,6 +23,7 @@ from policies.forecasting.models import (
     model_tier,
     widen_bounds,
 )
+from policies.forecasting.past_errors import PastErrors
 from policies.forecasting.prediction_intervals import (
     PredictionIntervals,
     interval_ends,
@@ -89,7 +90,8 @@ class ForecasterState:
         members: the forecast of each model from the end of the history on, shape (m, n_leads).
         track_record: the issued forecasts that are not verified yet.
         skill: the errors of the models and of the provider's forecast.
-        intervals: the errors of the issued forecasts.
+        intervals: the errors of the issued forecasts by lead and hour, and what follows from them.
+        past: the errors of the same forecasts, each whole.
         lead_weights: the weights of the models, and that of the provider's forecast, at each lead, shape (m + 1, c).
         interval_ends: the ends of the interval relative to the estimate, at each lead and hour, shape (2, c, 24).
     """
@@ -103,6 +105,7 @@ class ForecasterState:
     track_record: TrackRecord
     skill: Skill
     intervals: PredictionIntervals
+    past: PastErrors
     lead_weights: Values
     interval_ends: Values
 
@@ -115,6 +118,16 @@ class ForecasterState:
     def step_s(self) -> float:
         """Return the step [s]."""
         return self.key[-1]
+
+    @property
+    def leads_s(self) -> Values:
+        """Return how far ahead the end of the step is that each lead forecasts, shape (c,) [s]."""
+        return np.asarray(self.models.leads * self.step_s, dtype=np.float64)
+
+    @property
+    def past_errors(self) -> Values | None:
+        """Return the errors of past forecasts 1, 2, … 24 hours ahead, shape (n, 24); None: none of an hour yet."""
+        return self.past.by_hour(self.leads_s)
 
 
 def advance(
@@ -228,10 +241,11 @@ def _fitted(
     models = fit_models(series, tier=model_tier(series), is_carbon=_is_carbon(key))
     if state is not None and state.models.tier == models.tier:
         return replace(state, models=models, fitted_s=extent.end_s), series
-    skill, intervals = backtest(series, models, is_carbon=_is_carbon(key))
+    skill, intervals, past = backtest(series, models, is_carbon=_is_carbon(key))
     if state is not None:  # the models are others, the skill of the provider's forecast is the same
         skill = replace(skill, paired_errors=state.skill.paired_errors, n_paired=state.skill.n_paired)
         intervals = with_more_errors(state.intervals, intervals)
+        past = max(state.past, past, key=lambda each: np.isfinite(each.errors).sum())
     issued = state.track_record if state is not None else empty_track_record(models.leads, series.step_s, N_MEMBERS)
     fresh = ForecasterState(
         key=key,
@@ -243,6 +257,7 @@ def _fitted(
         track_record=issued,
         skill=skill,
         intervals=intervals,
+        past=past,
         lead_weights=_lead_weights(models, series.step_s, skill),
         interval_ends=interval_ends(intervals),
     )
@@ -262,6 +277,7 @@ def _verified(state: ForecasterState, history: Signal, extent: HistoryExtent) ->
         track_record=track_record,
         skill=skill,
         intervals=intervals,
+        past=state.past.with_verified(verified, state.leads_s),
         lead_weights=_lead_weights(state.models, state.step_s, skill),
         interval_ends=interval_ends(intervals),
     )

@@ -4,9 +4,10 @@ It is the plan that the present limit comes from, read on to its end: nothing is
 differ, as signal, forecast, curve and progress will.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,11 @@ SAME_SHARE_DIGITS: Final = 2
 
 LOOKS_ERROR_RATIO: Final = 0.2
 """The standard deviation of how often there will be a look, as a share of it."""
-ALIKE_H: Final = (1e-9, 1.0, 3.0, 8.0, 24.0, np.inf)
-"""Within how many hours the errors of a forecast may be alike; the least favourable counts."""
+MIN_FORECASTS: Final = 7 * 24
+"""Of fewer hourly forecasts, a week of them, it is not known how far they are off."""
+FEW_FORECASTS: Final = 0.93 * 48
+"""A root mean square of few is uncertain: 1 + 0.93 / n turns the quantile of the normal distribution into Student's at
+n degrees of freedom, and errors of two days have one, as neighbouring days are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +115,16 @@ class Evidence:
     """What an expected saving rests on.
 
     Attributes:
-        ratios: returns what limits [W] are relative to the highest one.
+        ratios: returns what n limits [W] are relative to the highest one, and how their errors correlate, shape (n, n);
+            None: they are not known.
         host_power_w, pue: what the curve has beside the GPUs, which the saving has not.
-        forecast_errors: the root mean square errors of forecasts 1, 2, … hours ahead, shape (n_hours,), in the unit of
-            the signal; None: not known.
+        forecast_errors: the errors of past forecasts 1, 2, … hours ahead, shape (n, n_hours), in the unit of the
+            signal; one that is not whole does not count. None: not known.
         known_s: for how long, from now on, the signal is known and not forecast [s].
         look_ratio: which share of the work is done in looks, at the highest limit.
     """
 
-    ratios: Callable[[Sequence[float]], Sequence[LimitRatios]]
+    ratios: Callable[[Sequence[float]], tuple[Sequence[LimitRatios], Values] | None]
     host_power_w: float = 0.0
     pue: float = 1.0
     forecast_errors: Values | None = None
@@ -152,13 +157,14 @@ class ExpectedSaving:
 def expected_saving(
     decision: Decision, hours: HoursAhead, evidence: Evidence, *, now_s: float, curve: PowerProfile
 ) -> ExpectedSaving | None:
-    """Return what a plan expects to save as far as it is told; None where it decides on the present alone, or waits.
+    """Return what a plan expects to save as far as it is told; None: it decides on the present alone, or is not known.
 
     With t the time at a limit, s its speed and e its energy per iteration relative to the highest one, the work is
     W = Σ t·s, and the same at the highest limit takes the time W from now on. So the saved energy is 1 - Σ t·s·e / W; a
     pause adds its idle energy, and looks do their share of the work at the highest limit.
-    Errors of all limits are taken to have one sign. Those of forecasts count by how much more or less the plan uses in
-    an hour than its share of the saving says: where all hours are off alike, nothing.
+    Errors of limits that are neighbours have much in common. Those of forecasts count by how much more or less the plan
+    uses in an hour than its share of the saving says: where all hours are off alike, nothing. So it is seen how far the
+    saving would have been off under each of the past forecasts, whose hours were off together as they are.
 
     Args:
         decision: the decision.
@@ -173,17 +179,12 @@ def expected_saving(
     mixes = _mixes(decision, ahead, now_s, float(ahead.durations_s[0]))
     until_s = np.minimum(np.cumsum(ahead.durations_s), hours.until_s - now_s)
     lasts_s = np.diff(until_s, prepend=0.0)
-    high_s = lasts_s * [mix.high_ratio for mix in mixes]
-    work_s, used_s, own_s, shared_s = (
-        low + high
-        for low, high in zip(
-            _used([mix.low for mix in mixes], lasts_s - high_s, evidence, curve),
-            _used([mix.high for mix in mixes], high_s, evidence, curve),
-            strict=True,
-        )
-    )
+    use = _used(mixes, lasts_s, evidence, curve)
+    if use is None:
+        return None
+    work_s, used_s, errors = use
     saved_s = evidence.look_ratio * (work_s - used_s)
-    used_s, shared_s = used_s + saved_s, shared_s + LOOKS_ERROR_RATIO * np.abs(saved_s)
+    used_s = used_s + saved_s
     base_s = float(work_s.sum())
     if not base_s > 0:
         return None
@@ -195,41 +196,69 @@ def expected_saving(
         surplus_ratio = (used_s - (1 - signal_ratio) * twin_s) / base_cost
         forecast_error_ratio = _forecast_error_ratio(ahead.values, until_s, surplus_ratio, evidence)
         if forecast_error_ratio is not None:
-            curve_error_ratio = np.hypot(np.abs(ahead.values) @ own_s, ahead.values @ shared_s) / base_cost
-            signal_error_ratio = float(np.hypot(curve_error_ratio, forecast_error_ratio))
+            limits_error_ratio = errors.weighted(ahead.values, saved_s) / base_cost
+            signal_error_ratio = math.hypot(limits_error_ratio, forecast_error_ratio)
     return ExpectedSaving(
         energy_ratio=1 - float(used_s.sum()) / base_s,
-        energy_error_ratio=float(np.hypot(own_s.sum(), shared_s.sum())) / base_s,
+        energy_error_ratio=errors.weighted(np.ones(len(mixes)), saved_s) / base_s,
         signal_ratio=signal_ratio,
         signal_error_ratio=signal_error_ratio,
     )
 
 
-def _used(
-    points: Sequence[ProfilePoint], at_s: Values, evidence: Evidence, curve: PowerProfile
-) -> tuple[Values, Values, Values, Values]:
-    """Return the work and the energy of times at limits, and both errors of the energy, each of shape (n,).
+class _UseErrors(NamedTuple):
+    """The errors of what n hours use, by those of m limits: of its own of each, and what all have in common.
 
-    They are in seconds at the highest limit. The errors are that of the limits' own and that which they share.
+    Attributes:
+        own_s: what one standard deviation of the own error of each limit adds to each hour, shape (n, m) [s].
+        shared_s: the same of what they have in common, shape (n,) [s].
+        correlation: of the own errors, shape (m, m).
     """
+
+    own_s: Values
+    shared_s: Values
+    correlation: Values
+
+    def weighted(self, weights: Values, saved_s: Values) -> float:
+        """Return the standard deviation of a weighted sum over the hours; of `saved_s` they lose by looks."""
+        own = weights @ self.own_s
+        looks = LOOKS_ERROR_RATIO * float(weights @ saved_s)
+        return math.hypot(
+            math.sqrt(max(float(own @ self.correlation @ own), 0.0)), float(weights @ self.shared_s), looks
+        )
+
+
+def _used(
+    mixes: Sequence[Mix], lasts_s: Values, evidence: Evidence, curve: PowerProfile
+) -> tuple[Values, Values, _UseErrors] | None:
+    """Return work and energy of each of n mixes, shape (n,), in seconds at the highest limit, and the errors."""
     top_w = evidence.gpus_w(curve.fastest.power_w)
-    limits_w = sorted({point.power_limit_w for point in points if point.iterations_per_s > 0})
-    known = {each.power_limit_w: each for each in (evidence.ratios(limits_w) if limits_w else ())}
-    rows = np.zeros((len(points), 4))
-    for n, point in enumerate(points):
+    points = [(point, n) for n, mix in enumerate(mixes) for point in mix[:2]]
+    limits_w = sorted({point.power_limit_w for point, _ in points if point.iterations_per_s > 0})
+    ratios = evidence.ratios(limits_w) if limits_w else ((), np.empty((0, 0)))
+    if ratios is None:
+        return None
+    known, correlation = ratios
+    work_s, used_s, shared_s = np.zeros((3, len(mixes)))
+    own_s = np.zeros((len(mixes), len(limits_w)))
+    high_s = lasts_s * [mix.high_ratio for mix in mixes]
+    at_s = np.column_stack((lasts_s - high_s, high_s)).ravel().tolist()
+    for (point, n), active_s in zip(points, at_s, strict=True):
         if point.iterations_per_s > 0:
-            at = known[point.power_limit_w]
-            used_ratio = at.rate_ratio / at.energy_ratio
-            errors = (at.energy_error_ratio / at.energy_ratio, at.shared_error_ratio / at.energy_ratio)
-            rows[n] = at.rate_ratio, used_ratio, *(used_ratio * error for error in errors)
+            place = limits_w.index(point.power_limit_w)
+            at = known[place]
+            used = active_s * at.rate_ratio / at.energy_ratio
+            work_s[n] += active_s * at.rate_ratio
+            used_s[n] += used
+            own_s[n, place] += used * at.energy_error_ratio / at.energy_ratio
+            shared_s[n] += used * at.shared_error_ratio / at.energy_ratio
         else:
-            rows[n, 1] = evidence.gpus_w(point.power_w) / top_w if top_w > 0 else 0.0
-    work, used, own, shared = (rows * at_s[:, None]).T
-    return work, used, own, shared
+            used_s[n] += active_s * evidence.gpus_w(point.power_w) / top_w if top_w > 0 else 0.0
+    return work_s, used_s, _UseErrors(own_s, shared_s, correlation)
 
 
 def _forecast_error_ratio(values: Values, until_s: Values, surplus_ratio: Values, evidence: Evidence) -> float | None:
-    """Return the standard deviation of Σ surplus·c by that of the forecast of c; None: it is not known."""
+    """Return the standard deviation of Σ surplus·c by the errors of past forecasts of c; None: it is not known."""
     starts_s = np.append(0.0, until_s[:-1])
     is_forecast = (starts_s >= evidence.known_s) & (until_s > starts_s)
     is_forecast[0] = False  # the present value
@@ -237,11 +266,15 @@ def _forecast_error_ratio(values: Values, until_s: Values, surplus_ratio: Values
         return 0.0
     if evidence.forecast_errors is None:
         return None
+    errors = evidence.forecast_errors[~np.isnan(evidence.forecast_errors).any(axis=1)]
+    if len(errors) < MIN_FORECASTS:
+        return None
     middles_h = (starts_s + until_s)[is_forecast] / (2 * HOUR_S)
-    rms = np.interp(middles_h, np.arange(len(evidence.forecast_errors)) + 0.5, evidence.forecast_errors)
-    parts = surplus_ratio[is_forecast] * rms
-    apart_h = np.abs(middles_h[:, None] - middles_h)
-    return float(np.sqrt(max(0.0, *(float(parts @ np.exp(-apart_h / alike_h) @ parts) for alike_h in ALIKE_H))))
+    hours = np.clip(middles_h - 0.5, 0.0, errors.shape[1] - 1.0)
+    before = np.minimum(hours.astype(np.int_), errors.shape[1] - 2)
+    off = errors[:, before] + (hours - before) * (errors[:, before + 1] - errors[:, before])
+    rms = float(np.sqrt(np.mean((off @ surplus_ratio[is_forecast]) ** 2)))
+    return (1 + FEW_FORECASTS / len(errors)) * rms
 
 
 def slowdown_after(

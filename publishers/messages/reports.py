@@ -209,12 +209,18 @@ class RunPlan(Message, frozen=True, kw_only=True):
 
 
 class NodeProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The power of a node, and the rate of its slowest rank, while the plan of the run asked for a limit."""
+    """The power of a node, and the rate of its slowest rank, while the plan of the run asked for a limit.
+
+    `energy_ratio` is what an iteration needs at the highest limit over what it needs at this one, by looks, and
+    `energy_ci90_ratio` the half-width of its 90 % interval; both or none.
+    """
 
     power_limit_w: PowerW
     power_w: PowerW
     iterations_per_s: Amount
     active_s: Amount
+    energy_ratio: Amount | None = None
+    energy_ci90_ratio: Amount | None = None
 
 
 class NodeProfile(Message, frozen=True, kw_only=True):

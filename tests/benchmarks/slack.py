@@ -16,7 +16,7 @@ import numpy as np
 
 from controller.cli.replay.plan_inputs import CurveSelection, read_curve, read_signals
 from policies.forecasting import ForecasterState, advance
-from policies.forecasting.error_by_lead import rms_errors
+from policies.forecasting.past_errors import rms_errors
 from policies.planning import SwitchingRules
 from policies.planning.duty_cycle import duty_cycle_for
 from policies.planning.signal_outlook import SignalOutlook
@@ -272,7 +272,8 @@ def _forecasts(scenario: Scenario, start_s: float) -> Iterator[Foresight]:
         )
         if state is None or forecast is None:
             raise SystemExit(f"{scenario.signal.zone}: no forecast can be made at {now_s:.0f} s")
-        yield Foresight(forecast.signal.values, 0.0, rms_errors(state))
+        errors = state.past_errors
+        yield Foresight(forecast.signal.values, 0.0, None if errors is None else rms_errors(errors))
 
 
 def by_the_hour(signal: Signal) -> Signal:

@@ -37,7 +37,7 @@ async def test_both_nodes_have_the_limit_that_the_node_of_rank_0_decides_on(tmp_
 
 async def test_the_leader_alone_publishes_the_sum_of_both_nodes(tmp_path: Path) -> None:
     site = MultiNodeSite(tmp_path, FINE)
-    site.gpu_b.draw_w = lambda power_limit_w: 0.5 * power_limit_w
+    site.gpu_b.draw_w = lambda power_limit_w: 0.25 * (PRIOR_W + power_limit_w)
     async with site.controlled():
         await site.train(HOUR_S)
         for rank in site.ranks:
@@ -51,6 +51,10 @@ async def test_the_leader_alone_publishes_the_sum_of_both_nodes(tmp_path: Path) 
     assert energy.baseline_energy_j == pytest.approx((POWER_RATIO + 0.5) * PRIOR_W * at_the_top_s, rel=0.01)
     assert {report.n_gpus for report in site.a.profiles()} <= {0, 1}, "its own curve"
     assert site.b.parts()[-1].points[-1].power_w == pytest.approx(0.5 * PRIOR_W, rel=0.01)
+    told = next(each for each in reversed(site.a.schedules()) if each is not None)
+    power_ratio = told.entries[0].power_w / ((POWER_RATIO + 0.5) * PRIOR_W)
+    expected_ratio = 1 - power_ratio / told.entries[0].speed_ratio
+    assert told.expected_saved_energy_ratio == pytest.approx(expected_ratio, abs=0.015)
 
 
 async def test_without_a_controller_on_the_node_of_rank_0_the_prior_limit_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The grids of the demo: two real days of a zone each, from the files in `grids/`."""
+"""The grids of the demo: real days of a zone each, from the files in `grids/`; the demo runs through the last one."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,19 +10,19 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S
 
 _FOLDER: Final = Path(__file__).parent / "grids"
-FIVE_WEEKS: Final = _FOLDER / "weeks" / "GB.csv"
-"""A longer signal, for replays."""
+FIVE_WEEKS: Final = _FOLDER / "GB.csv"
+"""The longest signal: forecasts have a band after some weeks, and replays go through all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A day of a zone, and the day before it.
+    """A day of a zone, and what came before it.
 
     Attributes:
         zone: the name of the zone.
         path: the file.
         provider: the signal provider of the file.
-        signal: the whole signal, for the true carbon.
+        signal: the last two days, for the true carbon.
         starts_s: midnight at the start of the demo's day [Unix s].
         source: the source of the data, as a sentence.
         licence: the licence of the data.

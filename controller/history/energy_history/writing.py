@@ -306,8 +306,10 @@ def _write_gpus(
     n_impossible = 0
     for name in {**energies, **changes}:
         if name not in rows and len(rows) < MAX_GPUS:
-            number = _inserted(connection, GPUS, name._asdict())
-            rows[name] = dict.fromkeys(("session_s", "gpu_index", "heard_s")) | {"id": number}
+            heard = (*energies.get(name, ()), *changes.get(name, ()))
+            index = next((each.gpu_index for each in heard if each.gpu_index is not None), None)
+            number = _inserted(connection, GPUS, name._asdict() | {"gpu_index": index})
+            rows[name] = {"session_s": None, "gpu_index": index, "heard_s": None, "id": number}
     for name, counters in energies.items():
         for energy in counters:
             if name in rows and energy.energy_j is None:  # nothing could be measured

@@ -21,6 +21,7 @@ from controller.history.energy_history.reading import oldest_s
 from controller.runtime.markup import Markup, element, escaped
 from controller.web.charts.document import render_table
 from controller.web.pages.layout import render_card, render_page
+from controller.web.pages.words import sentence_text
 from controller.web.report_page import page_of, report_sections, used_text
 
 MAX_ROWS: Final = 256
@@ -129,5 +130,8 @@ def _hardware(found: Report) -> Markup:
     table = render_table((_GROUPS[found.by], "used"), shown, row_classes=[*("" for _ in shown[1:]), "sum"])
     note = [element("p", escaped(f"{len(rows) - MAX_ROWS} more, which used less, are in the sum."), class_="note")]
     return render_card(
-        f"By {_GROUPS[found.by]}", element("p", escaped(found.headline)), table, *(note if len(rows) > MAX_ROWS else [])
+        f"By {_GROUPS[found.by]}",
+        element("p", escaped(sentence_text(found.headline))),
+        table,
+        *(note if len(rows) > MAX_ROWS else []),
     )

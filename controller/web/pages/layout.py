@@ -1,8 +1,8 @@
 """What all pages share: head, header, cards, footer, and times."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
@@ -24,6 +24,9 @@ PAST_PAGES: Final = frozenset({"/log", "/history"})
 State = Literal["ok", "warning", "error", "pinned", "idle", "measuring"]
 """What a text tells; each has a mark of its own shape before it: ✓ ▲ ✕ ◆ ○ ◔."""
 Width = Literal["whole", "wide", "narrow", "half"]
+N_ROWS: Final = 100
+"""Of a long list on a page."""
+Row = TypeVar("Row")
 _WEEK: Final = timedelta(days=7)
 
 
@@ -126,6 +129,24 @@ def render_card(
     if link is not None:
         head.append(element("a", escaped(link[1]), href=link[0]))
     return element("section", element("div", *head, class_="head"), *content, class_=f"card {width}", id=id_)
+
+
+def rows_of(rows: Sequence[Row], page: int) -> Sequence[Row]:
+    """Return the rows that a page of a long list has; pages count from 1."""
+    return rows[N_ROWS * (page - 1) : N_ROWS * page]
+
+
+def render_turns(path: str, page: int, n_rows: int) -> Markup:
+    """Return which of how many rows a page of a list has, and links to the others; nothing where all are on one."""
+    if n_rows <= N_ROWS and page == 1:
+        return NOTHING
+    first, last = N_ROWS * (page - 1) + 1, min(N_ROWS * page, n_rows)
+    turns = [escaped(f"{first:,} to {last:,} of {n_rows:,}" if first <= last else f"no more than {n_rows:,}")]
+    if page > 1:
+        turns.append(element("a", escaped("first"), href=path))
+    if last < n_rows:
+        turns.append(element("a", escaped("next"), href=f"{path}?page={page + 1}", rel="next"))
+    return element("p", joined(turns, " · "))
 
 
 def render_state(state: State, text: str) -> Markup:

@@ -48,6 +48,12 @@ class LogQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     before_s: Annotated[float, Meta(ge=0, le=_LATEST_S)] | None = field(default=None, name="before")
 
 
+class ListQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which page of a list is asked for, from 1 on."""
+
+    page: Annotated[int, Meta(ge=1, le=1_000)] = 1
+
+
 class _Pages:
     """Answers with pages."""
 
@@ -80,14 +86,15 @@ class _Pages:
         return render_run(view, self._state, now_s=now_s, zone=zone_of(request))
 
     async def runs(self, request: web.Request) -> str:
-        """Return the page of all runs."""
-        now_s = self._clock.now_s()
+        """Return a page of all runs."""
+        query, now_s = read_query(request, ListQuery), self._clock.now_s()
         ended = await self._read(lambda connection: ended_runs(connection, since_s=now_s - SINCE_S, n_most=N_ENDED))
-        return render_runs(self._state, ended, now_s=now_s, zone=zone_of(request))
+        return render_runs(self._state, ended, now_s=now_s, zone=zone_of(request), page=query.page)
 
     async def jobs(self, request: web.Request) -> str:
-        """Return the page of all jobs."""
-        return render_jobs(self._state, now_s=self._clock.now_s(), zone=zone_of(request))
+        """Return a page of all jobs."""
+        query = read_query(request, ListQuery)
+        return render_jobs(self._state, now_s=self._clock.now_s(), zone=zone_of(request), page=query.page)
 
     async def job(self, request: web.Request) -> str:
         """Return the page of a job."""

@@ -1,5 +1,6 @@
 """What pages say: amounts, moments and limits as people read them, and why a limit is what it is."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Final
@@ -42,6 +43,15 @@ _ARROW: Final = f"{NO_BREAK}→{NO_BREAK}"
 def typeset(text: str) -> str:
     """Return an amount as a page writes it: a true minus, narrow spaces in thousands, its unit on the same line."""
     return text.replace("CO2e", "CO₂e").replace("-", "\u2212").replace(",", "\u202f").replace(" ", NO_BREAK)
+
+
+def sentence_text(text: str) -> str:
+    r"""Return a sentence as a page writes it: what follows a number stays on its line.
+
+    >>> sentence_text("1.6 kg CO2e in 64 h").split(" ")
+    ['1.6\xa0kg\xa0CO₂e', 'in', '64\xa0h']
+    """
+    return re.sub(r"(?<=[0-9]) ", NO_BREAK, text).replace(" CO2e", f"{NO_BREAK}CO₂e")
 
 
 def percent_text(ratio: float) -> str:

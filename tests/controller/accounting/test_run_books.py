@@ -124,9 +124,12 @@ def test_how_often_there_is_a_look_is_that_of_the_last_two_hours() -> None:
 def test_limits_of_the_books_are_relative_to_the_top_of_their_curve() -> None:
     course = played()
     assert course.books.curve is None
-    assert course.books.limit_ratios(Looks(), [200.0]) == ()
+    assert course.books.limit_ratios(Looks(), [200.0])[0] == ()
     course.books.curve = CURVE
-    low, top = course.books.limit_ratios(looks_at(200.0, rate_ratio=0.9, energy_ratio=0.9), [200.0, TOP_W])
+    (low, top), correlation = course.books.limit_ratios(
+        looks_at(200.0, rate_ratio=0.9, energy_ratio=0.9), [200.0, TOP_W]
+    )
+    assert correlation.shape == (2, 2)
     assert (low.power_limit_w, top.rate_ratio, top.energy_ratio) == (200.0, 1.0, 1.0)
     assert low.n_looks > 0
     assert low.rate_ratio < 1 < low.energy_ratio

@@ -1,5 +1,7 @@
 """The curve of several nodes, and the leader's plan: powers add up, the slowest counts, and plans are numbered."""
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
-from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile
+from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile, joint_ratios
 from controller.ports import Blocked, Target
 from controller.runtime.clock import Now
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
@@ -84,6 +87,58 @@ def test_the_slowest_node_counts_and_noise_does_not() -> None:
     noisy, slow = part((200.0, 180.0, 0.89), (300.0, 270.0, 1.02)), part((200.0, 180.0, 0.9), (300.0, 270.0, 0.8))
     assert joint_profile(OWN, share(2), [noisy]).iterations_per_s.tolist() == [0.6, 0.9, 1.0]
     assert joint_profile(OWN, share(3), [noisy, slow]).iterations_per_s.tolist() == pytest.approx([0.6, 0.9, 0.8])
+
+
+def ratios_of(*energy_ratios: float, error: float = 0.002) -> tuple[list[LimitRatios], np.ndarray]:
+    """Return what is known of the leader's limits: energies at the highest one over theirs."""
+    known = [
+        LimitRatios(
+            power_limit_w=limit_w,
+            rate_ratio=rate,
+            rate_error_ratio=0.001,
+            energy_ratio=energy_ratio,
+            energy_error_ratio=error if limit_w < LIMITS_W[-1] else 0.0,
+        )
+        for limit_w, rate, energy_ratio in zip(LIMITS_W, (0.6, 0.9, 1.0), energy_ratios, strict=True)
+    ]
+    return known, np.eye(len(known))
+
+
+def knows(node: NodeProfile, *energy_ratios: float, half: float = 0.00329) -> NodeProfile:
+    """Return what a node has published once it has looked often enough."""
+    entries = zip(node.points, energy_ratios, strict=True)
+    points = [msgspec.structs.replace(at, energy_ratio=ratio, energy_ci90_ratio=half) for at, ratio in entries]
+    return msgspec.structs.replace(node, points=points)
+
+
+SAME = part((100.0, 90.0, 0.6), (200.0, 180.0, 0.9), (300.0, 270.0, 1.0))
+
+
+def test_what_several_nodes_save_is_the_mean_by_what_they_draw_at_the_highest_limit() -> None:
+    half_as_much = part((100.0, 45.0, 0.6), (200.0, 90.0, 0.9), (300.0, 135.0, 1.0))
+    found = joint_ratios(ratios_of(1.2, 1.25, 1.0), OWN, share(2), [knows(half_as_much, 1.0, 1.1, 1.0)])
+    assert found is not None
+    low, middle, top = found[0]
+    assert 1 / low.energy_ratio == pytest.approx((2 / 1.2 + 1 / 1.0) / 3)
+    assert 1 / middle.energy_ratio == pytest.approx((2 / 1.25 + 1 / 1.1) / 3)
+    assert (low.rate_ratio, top.energy_ratio) == (0.6, 1.0)
+    same = joint_ratios(ratios_of(1.2, 1.25, 1.0), OWN, share(2), [knows(SAME, 1.2, 1.25, 1.0)])
+    assert same is not None
+    errors = [each.energy_error_ratio for each in same[0]]
+    assert errors == pytest.approx([0.002, 0.002, 0.001]), "what both are off by adds up; at the top only the other is"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [SAME],
+        [],
+        [msgspec.structs.replace(knows(SAME, 1.2, 1.25, 1.0), state="waiting")],
+        [knows(part((200.0, 180.0, 0.9), (300.0, 270.0, 1.0)), 1.25, 1.0)],
+    ],
+)
+def test_what_one_node_does_not_know_is_not_known_of_all(parts: list[NodeProfile]) -> None:
+    assert joint_ratios(ratios_of(1.2, 1.25, 1.0), OWN, share(2), parts) is None
 
 
 POINTS = st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e18))

@@ -11,7 +11,7 @@ from controller.control.multi_node import NodeShare
 from controller.control.plan import PlanInputs, PlannedTarget
 from controller.ports import Provenance
 from policies.planning import Progress
-from policies.planning.hours_ahead import Evidence
+from policies.planning.hours_ahead import MIN_FORECASTS, Evidence
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.units import HOUR_S
@@ -117,8 +117,8 @@ def test_of_one_limit_alone_no_second_is_told() -> None:
 def known(*, error_ratio: float = 0.002, forecast_error: float | None = 10.0) -> Evidence:
     """Return limits whose energies are known so well, and how far forecasts are off [g/kWh]."""
 
-    def ratios(limits_w: Sequence[float]) -> list[LimitRatios]:
-        return [
+    def ratios(limits_w: Sequence[float]) -> tuple[list[LimitRatios], np.ndarray]:
+        known = [
             LimitRatios(
                 power_limit_w=limit_w,
                 rate_ratio=1 - (300 - limit_w) / 1_200,
@@ -128,8 +128,10 @@ def known(*, error_ratio: float = 0.002, forecast_error: float | None = 10.0) ->
             )
             for limit_w in limits_w
         ]
+        return known, np.eye(len(known))
 
-    return Evidence(ratios=ratios, forecast_errors=None if forecast_error is None else np.full(24, forecast_error))
+    errors = np.random.default_rng(1).normal(0.0, forecast_error or 0.0, (MIN_FORECASTS, 24))
+    return Evidence(ratios=ratios, forecast_errors=None if forecast_error is None else errors)
 
 
 def saved(schedule: RunSchedule) -> tuple[float | None, ...]:
@@ -162,5 +164,7 @@ def test_what_will_be_saved_is_not_told_where_it_is_not_known_to_a_point() -> No
         assert energy_ratio is not None
 
 
-def test_what_will_be_saved_is_of_the_gpus_of_one_node() -> None:
-    assert saved(scheduled(evidence=known(), share=NodeShare(n_gpus=1, n_ranks=1, world_size=2))) == (None,) * 4
+def test_of_a_run_on_several_nodes_the_saving_is_told_where_all_know_theirs() -> None:
+    share = NodeShare(n_gpus=1, n_ranks=1, world_size=2)
+    assert None not in saved(scheduled(evidence=known(), share=share))
+    assert saved(scheduled(evidence=replace(known(), ratios=lambda _: None), share=share)) == (None,) * 4

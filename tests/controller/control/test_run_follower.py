@@ -217,6 +217,12 @@ def test_a_follower_knows_by_its_own_looks_what_a_limit_saves() -> None:
     time_ratio = 40 / (40 + 15)
     assert found.saving.saved_energy_ratio == pytest.approx(time_ratio * (1 - 200 / 280), abs=0.01)
     assert found.saving.slowdown_ratio == pytest.approx(1.0, abs=1e-3)
+    bench.follower.publish(bench.target(begin_s), is_barred=False, now=Now(begin_s, ns(begin_s)))
+    low, top = bench.published()[-1].points
+    assert low.energy_ratio == pytest.approx(280 / 200, rel=0.02)
+    assert top.energy_ratio == 1.0
+    assert low.energy_ci90_ratio is not None
+    assert top.energy_ci90_ratio == 0 < low.energy_ci90_ratio
 
 
 def test_where_the_leader_drops_its_curve_the_books_are_closed() -> None:

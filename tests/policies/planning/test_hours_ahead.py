@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.planning import BudgetObjective, DeadlineObjective, Decision, EtaObjective, Objective, Progress
 from policies.planning.hours_ahead import (
     LOOKS_ERROR_RATIO,
+    MIN_FORECASTS,
     SHORTEST_S,
     Evidence,
     ExpectedSaving,
@@ -220,13 +221,18 @@ EVEN = (0.9, 1.2)
 
 
 def evidence(
-    *, energy_error_ratio: float = 0.0, shared_error_ratio: float = 0.0, errors: float | None = 0.0, **more: float
+    *,
+    energy_error_ratio: float = 0.0,
+    shared_error_ratio: float = 0.0,
+    errors: np.ndarray | float | None = 0.0,
+    correlation: float = 0.0,
+    **more: float,
 ) -> Evidence:
-    """Return what is known of limits that are all alike, and of forecasts that are all off by as much."""
+    """Return what is known of limits that are all alike, and of forecasts: each hour of a number is off by itself."""
 
-    def ratios(limits_w: Sequence[float]) -> list[LimitRatios]:
+    def ratios(limits_w: Sequence[float]) -> tuple[list[LimitRatios], np.ndarray]:
         at_top = [limit_w >= A40.fastest.power_limit_w for limit_w in limits_w]
-        return [
+        known = [
             LimitRatios(
                 power_limit_w=limit_w,
                 rate_ratio=1.0 if is_top else EVEN[0],
@@ -237,8 +243,11 @@ def evidence(
             )
             for limit_w, is_top in zip(limits_w, at_top, strict=True)
         ]
+        return known, correlation + (1 - correlation) * np.eye(len(known))
 
-    return Evidence(ratios=ratios, forecast_errors=None if errors is None else np.full(24, errors), **more)
+    if isinstance(errors, float):
+        errors = np.random.default_rng(1).normal(0.0, errors, (MIN_FORECASTS, 24))
+    return Evidence(ratios=ratios, forecast_errors=errors, **more)
 
 
 def planned(values: Sequence[float], rates: Sequence[float], *, hull: Hull | None = None) -> Decision:
@@ -290,6 +299,12 @@ def test_errors_of_limits_add_up_and_one_that_they_share_is_one() -> None:
     own = saving(planned([100.0] * 4, [0] * 4), evidence(energy_error_ratio=0.012))
     assert own.energy_error_ratio == pytest.approx(0.012 / 1.2 / 1.2)
     assert own.signal_error_ratio == pytest.approx(own.energy_error_ratio)
+    hull = Hull((A40.points[1], A40.points[2]))
+    for correlation in (0.0, 0.5, 1.0):
+        of = evidence(energy_error_ratio=0.012, correlation=correlation)
+        two = saving(planned([100.0] * 4, [0, 0, 1, 1], hull=hull), of)
+        both = ((1 + correlation) / 2) ** 0.5 * own.energy_error_ratio
+        assert (two.energy_error_ratio, two.signal_error_ratio) == pytest.approx((both, both))
     shared = saving(planned([100.0] * 4, [0, 0, 1, 1]), evidence(shared_error_ratio=-0.012))
     assert shared.energy_error_ratio == pytest.approx(1.8 / 3.8 * 0.012 / 1.2 / 1.2)
 
@@ -301,25 +316,28 @@ def test_what_is_not_known_of_a_forecast_counts_where_the_signal_changes() -> No
     assert 0 < found.signal_error_ratio < 30 / 300
     known = saving(planned([300.0, 200.0, 400.0, 300.0], [0, 1, 0, 1]), evidence(errors=30.0, known_s=4 * HOUR_S))
     assert known.signal_error_ratio == 0
-    assert saving(planned([300.0, 200.0], [0, 1]), evidence(errors=None)).signal_error_ratio is None
     assert saving(planned([300.0, 300.0], [0, 1]), evidence(errors=None)).signal_error_ratio == 0
+    too_few = np.full((MIN_FORECASTS, 24), 30.0)
+    too_few[5, 7] = np.nan
+    for errors in (None, too_few):
+        assert saving(planned([300.0, 200.0], [0, 1]), evidence(errors=errors)).signal_error_ratio is None
 
 
 @pytest.mark.parametrize("alike_h", [0.01, 2.0, 6.0, 1e6])
-def test_the_error_covers_forecasts_whose_hours_are_alike_or_not(alike_h: float) -> None:
+def test_the_error_is_that_under_forecasts_whose_hours_are_off_together_as_they_were(alike_h: float) -> None:
     rng, n_draws, rms = np.random.default_rng(7), 400, 40.0
     values = 300 + 100 * np.sin(np.arange(24) / 24 * 2 * np.pi)
     rates = (values < 300).astype(float)
-    found = saving(planned(values.tolist(), rates.tolist()), evidence(errors=rms))
-    assert found.signal_error_ratio is not None
-    assert found.signal_ratio is not None
     hours = np.arange(24)
     covariance = rms**2 * np.exp(-np.abs(hours[:, None] - hours) / alike_h)
+    past = rng.multivariate_normal(np.zeros(24), covariance, 4_000)
     draws = rng.multivariate_normal(np.zeros(24), covariance, n_draws)
+    found = saving(planned(values.tolist(), rates.tolist()), evidence(errors=past))
+    assert found.signal_error_ratio is not None
     draws[:, 0] = 0
     ratios = [saving(planned((values + draw).tolist(), rates.tolist()), evidence()).signal_ratio for draw in draws]
     spread = float(np.std([ratio for ratio in ratios if ratio is not None]))
-    assert spread <= 1.1 * found.signal_error_ratio
+    assert spread == pytest.approx(found.signal_error_ratio, rel=0.15)
 
 
 def test_looks_do_their_share_of_the_work_at_the_highest_limit() -> None:

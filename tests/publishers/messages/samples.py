@@ -165,13 +165,22 @@ REPORTS: list[tuple[Message, bytes]] = [
             gpu_model="NVIDIA A40",
             n_gpus=4,
             n_ranks=4,
-            points=[NodeProfileEntry(power_limit_w=225.0, power_w=880.5, iterations_per_s=4.25, active_s=30.0)],
+            points=[
+                NodeProfileEntry(
+                    power_limit_w=225.0,
+                    power_w=880.5,
+                    iterations_per_s=4.25,
+                    active_s=30.0,
+                    energy_ratio=1.125,
+                    energy_ci90_ratio=0.004,
+                )
+            ],
             batch_size=256,
         ),
         (
             b'{"run":"r1","state":"following","reason":"slowdown_signal","detail":"225 W","gpu_model":"NVIDIA A4'
             b'0","n_gpus":4,"n_ranks":4,"points":[{"power_limit_w":225.0,"power_w":880.5,"iterations_per_s":4.25'
-            b',"active_s":30.0}],"batch_size":256}'
+            b',"active_s":30.0,"energy_ratio":1.125,"energy_ci90_ratio":0.004}],"batch_size":256}'
         ),
     ),
     (

@@ -1,30 +1,25 @@
 """All jobs of which the policy service has learnt anything."""
 
 from datetime import tzinfo
-from typing import Final
 
 from controller.runtime.markup import NOTHING, Markup, element, escaped
 from controller.web.charts.document import render_cells
 from controller.web.charts.ticks import number_text
 from controller.web.live.site_state import SiteState
 from controller.web.pages.jobs.job_page import against_default, job_path, why_text
-from controller.web.pages.layout import render_card, render_page, render_time
+from controller.web.pages.layout import render_card, render_page, render_time, render_turns, rows_of
 from publishers.messages.reports import JobPosterior
 from publishers.messages.topics import JobName
 
-MAX_JOBS: Final = 500
-"""Of more those that asked last."""
 
-
-def render_jobs(state: SiteState, *, now_s: float, zone: tzinfo) -> str:
-    """Return the page, HTML."""
+def render_jobs(state: SiteState, *, now_s: float, zone: tzinfo, page: int = 1) -> str:
+    """Return a page of the list, HTML."""
     newest = sorted(state.jobs.items(), key=lambda item: -_asked_s(item[1]))
     if newest:
         headings = ("job", "asked last", "next batch size", "default", "next against the default", "why")
-        rows = [_cells(job, posterior, now_s, zone) for job, posterior in newest[:MAX_JOBS]]
-        left_out = len(newest) - MAX_JOBS
-        more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
-        content = [render_cells(headings, rows, are_names=(True, True, False, False, False, True)), more]
+        rows = [_cells(job, posterior, now_s, zone) for job, posterior in rows_of(newest, page)]
+        table = render_cells(headings, rows, are_names=(True, True, False, False, False, True)) if rows else NOTHING
+        content = [table, render_turns("/jobs", page, len(newest))]
     else:
         text = "No job has asked the policy service for a batch size, or none is heard."
         content = [element("p", escaped(text), class_="second")]

@@ -8,7 +8,15 @@ from controller.history.energy_history.reading import PastRun
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped
 from controller.web.charts.document import render_cells
 from controller.web.live.site_state import SiteState
-from controller.web.pages.layout import State, render_card, render_page, render_state, render_time
+from controller.web.pages.layout import (
+    State,
+    render_card,
+    render_page,
+    render_state,
+    render_time,
+    render_turns,
+    rows_of,
+)
 from controller.web.pages.overview import run_cells, running_runs
 from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
 from controller.web.pages.words import run_path, typeset, without_number_text
@@ -18,7 +26,6 @@ from publishers.messages.topics import RunKey
 
 SINCE_S: Final = 7 * DAY_S
 N_ENDED: Final = 200
-N_RUNNING: Final = 500
 _STATES: Final[dict[str, tuple[State, str]]] = {
     "running": ("ok", "running"),
     "finished": ("ok", "finished"),
@@ -29,25 +36,30 @@ _SLOWER: Final = f"slower (90{NO_BREAK}%)"
 _SAVED: Final = f"saved (90{NO_BREAK}%)"
 
 
-def render_runs(state: SiteState, ended: Sequence[PastRun], *, now_s: float, zone: tzinfo) -> str:
-    """Return the page, HTML; `ended` are those that the history knows, newest first."""
+def render_runs(state: SiteState, ended: Sequence[PastRun], *, now_s: float, zone: tzinfo, page: int = 1) -> str:
+    """Return a page of the runs that go on, HTML; the first has those that have ended, too.
+
+    Args:
+        state: what is known of the site.
+        ended: those that the history knows, newest first.
+        now_s: the time [Unix s].
+        zone: that times are shown in.
+        page: which page of those that go on; they count from 1.
+    """
     running = running_runs(state, now_s)
-    parts = [
-        _running(
-            [tuple(run_cells(key, run, now_s, zone)) for key, run in list(running.items())[:N_RUNNING]], len(running)
-        ),
-        _ended([run for run in ended if run.key not in running], now_s, zone),
-    ]
+    rows = [tuple(run_cells(key, run, now_s, zone)) for key, run in rows_of(list(running.items()), page)]
+    parts = [_running(rows, page, len(running))]
+    if page == 1:
+        parts.append(_ended([run for run in ended if run.key not in running], now_s, zone))
     return render_page("Runs", current="/runs", parts=parts, now_s=now_s, zone=zone)
 
 
-def _running(rows: Sequence[Sequence[Markup]], n_running: int) -> Markup:
-    if not rows:
+def _running(rows: Sequence[Sequence[Markup]], page: int, n_running: int) -> Markup:
+    if not n_running:
         return render_card("Running", element("p", escaped("No run goes on."), class_="second"))
     headings = ("run", "done", f"slower so far (90{NO_BREAK}%)", f"saved so far (90{NO_BREAK}%)")
-    left_out = n_running - len(rows)
-    more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
-    return render_card("Running", render_cells(headings, rows, are_names=(True, True, False, False)), more)
+    table = render_cells(headings, rows, are_names=(True, True, False, False)) if rows else NOTHING
+    return render_card("Running", table, render_turns("/runs", page, n_running))
 
 
 def _ended(ended: Sequence[PastRun], now_s: float, zone: tzinfo) -> Markup:

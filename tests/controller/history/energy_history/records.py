@@ -81,7 +81,14 @@ def gpu_message(time_s: float, energy_j: float | None, *, gpu_uuid: str = "GPU-0
 
 def limit_message(time_s: float, *, detail: str = "why", gpu_uuid: str = "GPU-0") -> tuple[str, bytes]:
     """Return topic and payload of a change of a GPU's limit."""
-    change = LimitChange(time_s=time_s, reason="plan", detail=detail, power_limit_w=200.0, previous_power_limit_w=280.0)
+    change = LimitChange(
+        time_s=time_s,
+        gpu_index=int(gpu_uuid.rpartition("-")[2]),
+        reason="plan",
+        detail=detail,
+        power_limit_w=200.0,
+        previous_power_limit_w=280.0,
+    )
     return TOPICS.gpu(NODE, gpu_uuid, "limit"), encode(change)
 
 

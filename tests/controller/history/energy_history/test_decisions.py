@@ -45,6 +45,7 @@ def test_decisions_are_of_the_node_and_the_job_that_are_asked_for() -> None:
         write(connection, limit_message(MIDNIGHT_S, detail="numbers"))
         (change,) = decisions(connection, before_s=MIDNIGHT_S + 1, node="node-a", n_most=9)
         assert (change.detail, change.power_limit_w, change.gpu_uuid) == ("numbers", 200.0, "GPU-0")
+        assert change.gpu_index == 0, "known by the change, also where its energy cannot be read"
         assert not decisions(connection, before_s=MIDNIGHT_S + 1, node="node-b", n_most=9)
         assert not decisions(connection, before_s=MIDNIGHT_S + 1, job="bert", n_most=9)
         assert not decisions(connection, before_s=MIDNIGHT_S, n_most=9)

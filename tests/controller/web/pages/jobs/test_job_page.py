@@ -7,7 +7,8 @@ import pytest
 
 from controller.web.charts.marks import Points, Rule
 from controller.web.pages.jobs.job_page import MAX_TICKS, against_default, cost_chart, job_path, render_job, why_text
-from controller.web.pages.jobs.jobs_page import MAX_JOBS, render_jobs
+from controller.web.pages.jobs.jobs_page import render_jobs
+from controller.web.pages.layout import N_ROWS
 from publishers.messages.reports import BatchSizeBelief, JobPosterior
 from publishers.messages.topics import JobName
 from tests.controller.runtime.test_markup import HOSTILE
@@ -104,9 +105,18 @@ def test_all_jobs_are_listed_with_their_pages_the_newest_first() -> None:
         "/job/ada/a.b",
     ]
     assert "61.5 % less (55.9 to 66.5 %) best so far" in page.text
-    for number in range(MAX_JOBS):
+    assert "of 2" not in page.text
+    for number in range(2 * N_ROWS):
         site.say_posterior(JobName("ada", f"job-{number}"))
-    assert "and 2 more" in Found(render_jobs(site.state, now_s=NOW_S, zone=ZONE)).text
+    pages = [Found(render_jobs(site.state, now_s=NOW_S, zone=ZONE, page=number)) for number in (1, 2, 3, 4)]
+    jobs = [it["href"] for page in pages for it in page.all("a") if str(it.get("href")).startswith("/job/")]
+    assert len(jobs) == len(set(jobs)) == 2 * N_ROWS + 2, "each is on one page"
+    for turned, text in zip(
+        pages,
+        ("1 to 100 of 202 · next", "101 to 200 of 202 · first · next", "201 to 202 of 202 · first", "no more than 202"),
+        strict=True,
+    ):
+        assert text in turned.text
     assert "No job has asked" in Found(render_jobs(Site().state, now_s=NOW_S, zone=ZONE)).text
 
 
