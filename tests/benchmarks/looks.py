@@ -430,13 +430,12 @@ average, a plan within 6 s."""
 FOOT: Final = """
 ## Where bars are missed
 
-- In one of the eight days the curve was dropped after 12 hours, and with it the budget that was left: at a limit that
-  had been measured in the first seconds only, on the cold board, the power was 4.8 % off, while the rate was right to
-  0.01 %. The other seven kept the budget to hundredths of a point.
+- Runs of six hours that tell their length look each quarter of an hour, and miss the bar for looks by 0.01 points.
 - A first plan within 6 s takes a curve whose energy rises again within the range. Where it falls down to the lowest
   limit, seven limits are measured, each in about a second: after 0.3 to 0.4 s steady iterations show that a limit has
   bitten, the meters are then read for 0.5 s, and iterations are told each 0.25 s.
-- Short looks know less of the energy: the intervals of the H100's job are about twice as wide as before.
+- Short looks know less of the energy: of how a board warms at the highest limit, which shows in the time there. The
+  intervals of the H100's job are wider than with looks of 10 s.
 - Two runs of six hours tell only large differences between the two codes. Jobs that wander were on several curves,
   which this change was not about: there the budget is missed by tenths of a point, with either code."""
 
