@@ -4,6 +4,7 @@
 look is due and under way. Time is active time: no clock, no GPU, no bus.
 """
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from policies.profiling.paired_looks import (
     advance_looks,
     look_lengths,
     look_period_s,
+    spare_look_s,
 )
 from policies.savings.books import Purpose
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
@@ -52,19 +54,46 @@ class TimeAtLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBudgetStart:
-    """Where a run was when its curve was dropped, or a person had set it another goal: each has a new time budget.
+    """Where a run was when its curve was dropped, or a person had set it another goal.
+
+    A goal has a new time budget. A job that has left its curve keeps its own: what its work took until then, and would
+    have taken at the highest limit, by the ratios that held then.
 
     Attributes:
         n_iterations: how many iterations had passed.
         active_s: the time in which they ran [s].
         goal_set_at_s: when the goal was set that the budget is of [Unix s]; None: it is the configured one.
         since_s: when that was [Unix s]; None: not known, of a former release.
+        former_active_s: for how long the run was on former curves of the same budget [s].
+        former_base_s: how long that work would have taken at the highest limit [s].
+        former_error_s: the standard deviation of that [s].
     """
 
     n_iterations: float
     active_s: float
     goal_set_at_s: float | None = None
     since_s: float | None = None
+    former_active_s: float = 0.0
+    former_base_s: float = 0.0
+    former_error_s: float = 0.0
+
+    def on_new_curve(self, before: "TimeBudgetStart | None", left: BaseTime) -> "TimeBudgetStart":
+        """Return it with what a budget that began `before` has come to; `left` is of each second on the former curve.
+
+        >>> start = TimeBudgetStart(n_iterations=10.0, active_s=100.0)
+        >>> start.on_new_curve(None, BaseTime(base_s=0.97, error_ratio=0.0)).former_base_s
+        97.0
+        """
+        before = before or TimeBudgetStart(n_iterations=0.0, active_s=0.0)
+        active_s = max(self.active_s - before.active_s, 0.0)
+        base_s = left.base_s * active_s
+        return replace(
+            self,
+            since_s=before.since_s,
+            former_active_s=before.former_active_s + active_s,
+            former_base_s=before.former_base_s + base_s,
+            former_error_s=math.hypot(before.former_error_s, left.error_ratio * base_s),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +185,18 @@ class RunLedger:
     Attributes:
         looks: what was seen in pairs so far.
         is_looking: whether a look at the top is under way.
+        knows_energy: whether the energy saved is known so well that looks need not take longer for it.
     """
 
     def __init__(self, before: LedgerSnapshot | None = None) -> None:
         before = before or LedgerSnapshot()
         self.looks = replace(looks_of(before.pairs), active_s=before.active_s)
-        self.is_looking = False
+        self.is_looking = self.knows_energy = False
         self._times = {round(each.power_limit_w / LIMIT_TOLERANCE_W): each for each in before.times}
         self._looked_s = before.looked_s
         self._look_from_w = self._look_from_s = 0.0
+        self._length_s: float | None = None
+        """How long the run will take in all, where that is known [s]."""
         self._has_missed = False
         """Whether the last look saw nothing of the top: a power brake is on, or somebody else has fixed the limit."""
         self._in_force = LimitHistory()
@@ -231,7 +263,7 @@ class RunLedger:
         self.looks = advance_looks(
             before,
             observation,
-            lengths=_lengths(refinement, settings, least_s),
+            lengths=self._lengths(refinement, settings, least_s),
             scatter=refinement.scatter,
             settle_s=settle_s,
             sees_settling=settings.sees_settling,
@@ -257,7 +289,8 @@ class RunLedger:
             length_s: how long the run will take in all, where that is known [s].
             least_s: how long a look takes at least [s].
         """
-        lengths, looks = _lengths(refinement, settings, least_s), self.looks
+        self._length_s = length_s
+        lengths, looks = self._lengths(refinement, settings, least_s), self.looks
         top_w = refinement.profile.fastest.power_limit_w
         if self.is_looking:
             is_done = not looks.is_at(self._look_from_w) and looks.measured_s >= lengths.top_s
@@ -269,11 +302,30 @@ class RunLedger:
         is_busy = looks.paused_s > 0 or looks.measured_s < lengths.side_s
         if is_busy or not looks.stretches or len(looks.pairs) >= MAX_PAIRS:
             return
-        n_looks = max(looks.n_looks(top_w), DENSE_LOOKS if self._has_missed else 0)
-        period_s = look_period_s(n_looks, lengths, age_s=looks.active_s, length_s=length_s)
+        period_s = self.look_period_s(refinement, lengths)
         present_w = looks.stretches[-1].power_limit_w
         if present_w < top_w - LIMIT_TOLERANCE_W and looks.active_s - self._looked_s >= period_s:
             self.is_looking, self._look_from_w, self._look_from_s = True, present_w, looks.active_s
+
+    def look_period_s(self, refinement: Refinement, lengths: LookLengths) -> float:
+        """Return how long after the last look the next one is due [s]."""
+        n_looks = self.looks.n_looks(refinement.profile.fastest.power_limit_w)
+        n_looks = max(n_looks, DENSE_LOOKS if self._has_missed else 0)
+        return look_period_s(n_looks, lengths, age_s=self.looks.active_s, length_s=self._length_s)
+
+    def look_lengths(self, refinement: Refinement) -> LookLengths:
+        """Return how long the next look is, by the noise of the job, and by what is not known yet of its energy."""
+        iteration_time_s = 1 / refinement.profile.fastest.iterations_per_s
+        lengths = look_lengths(refinement.scatter, iteration_time_s=iteration_time_s)
+        if self.knows_energy:
+            return lengths
+        spare_s = spare_look_s(self._looked_s, self.look_period_s(refinement, lengths))
+        return look_lengths(refinement.scatter, iteration_time_s=iteration_time_s, spare_s=spare_s)
+
+    def _lengths(self, refinement: Refinement, settings: ProfilerSettings, least_s: float) -> LookLengths:
+        """Return how long looks are: as the profiler measures at least, since a brake that has gone shows there."""
+        lengths = self.look_lengths(refinement)
+        return LookLengths(top_s=max(lengths.top_s, settings.window_s, settings.block_s, least_s))
 
     def ratios(self, profile: PowerProfile) -> RatioEstimate:
         """Return what each limit that was in force is relative to the top of a curve, the lowest first."""
@@ -298,10 +350,3 @@ class RunLedger:
             active_s=known.active_s + active_s,
             energy_j=known.energy_j + energy_j,
         )
-
-
-def _lengths(refinement: Refinement, settings: ProfilerSettings, least_s: float) -> LookLengths:
-    """Return how long looks are: as long as the profiler measures at least, since a brake that has gone shows there."""
-    iteration_time_s = 1 / refinement.profile.fastest.iterations_per_s
-    lengths = look_lengths(refinement.scatter, iteration_time_s=iteration_time_s)
-    return LookLengths(top_s=max(lengths.top_s, settings.window_s, settings.block_s, least_s))

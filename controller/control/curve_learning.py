@@ -19,7 +19,15 @@ import numpy as np
 from controller.accounting.meter_intervals import MeterInterval
 from policies import profiling
 from policies.profiling import Observation, ProfilerSettings, Refinement, posterior_curve, sampled_curve
-from policies.profiling.drift import Drift, has_drifted, has_rested, update_drift
+from policies.profiling.drift import (
+    ZERO_CUSUM,
+    Drift,
+    has_drifted,
+    has_rested,
+    is_only_power_off,
+    update_drift,
+    with_powers_renewed,
+)
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
 from policies.profiling.rhythm import NotProfiledReason
 from policies.profiling.sweep import has_risen
@@ -264,6 +272,10 @@ def _refine(state: Planned, observation: Observation) -> CurveUpdate:
         if has_drifted(drift, sweep_s=state.rest_after_s):
             anew = Profiling(settings=settings, sweep=profiling.begin(settings), n_drifts=state.n_drifts + 1)
             return CurveUpdate(state=_after_sweep(anew, Drift()), dropped=with_stalls(state.settled))
+        if is_only_power_off(drift):
+            before = replace(before, profile=with_powers_renewed(before.profile, drift))
+            state = replace(state, drift=replace(drift, power=ZERO_CUSUM), refinement=before, settled=before.profile)
+            return CurveUpdate(state=state, is_new=True)
     else:
         drift = replace(drift, rested_s=drift.rested_s + observation.active_s)
     refinement = profiling.refine(settings, before, observation)

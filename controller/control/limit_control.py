@@ -31,6 +31,7 @@ from controller.ports.orders import Goal, GoalPreview, Pin, PinPreview
 from policies import profiling
 from policies.planning import Progress
 from policies.planning.hours_ahead import Evidence, slowdown_after
+from policies.planning.time_ledger import BaseTime
 from policies.profiling import ProfilerSettings
 from policies.profiling.measurement import Observation
 from policies.profiling.paired_looks import SLOW_SETTLE_S, TOP_S
@@ -169,6 +170,8 @@ class LimitControl:
         self._energy = energy
         self._plan: PlannedTarget | None = None
         self._restarts_budget = False
+        self._left: BaseTime | None = None
+        """Of a curve that the job has left: how long the work of a second would have taken at the highest limit."""
         self._is_paused = False
         self._pinned: tuple[Pin, Target] | None = None
         self._unsettled_s = 0.0
@@ -428,15 +431,26 @@ class LimitControl:
             self.state = self._observed_by_looks(
                 self.state, observation_of(interval, enforced_power_limit_w=enforced_power_limit_w, warmth_w=warmth_w)
             )
-        update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
+        before = self.state
+        update = advance_curve(before, interval, enforced_power_limit_w=enforced_power_limit_w)
         self.state = update.state
         if self._rhythm.standing == "unknown":  # what is measured holds once it is known what an iteration is
             return replace(update, is_new=False)
         if update.is_new or update.dropped:
             self._update_profile()
-        if update.dropped:
-            self._restarts_budget = True
+        if update.dropped and isinstance(before, Planned):
+            self._restarts_budget, self._left = True, self._base_of_second(before.refinement.profile)
         return update
+
+    def _base_of_second(self, measured: PowerProfile) -> BaseTime:
+        """Return how long the work of a second on a curve would have taken at the highest limit, in the mean.
+
+        Too few looks show no time that is left: the job may have been changing while its curve was measured.
+        """
+        base = self.ledger.base(measured, active_s=1.0)
+        if self.ledger.looks.n_looks(measured.fastest.power_limit_w) >= MIN_LOOKS:
+            return base
+        return replace(base, base_s=min(base.base_s, 1 / self.rules.max_slowdown))
 
     def _observed_by_looks(self, state: Planned, seen: Observation) -> Planned:
         """Let the looks learn; where these show that limits bite slowly, measurements wait for longer, too."""
@@ -496,8 +510,10 @@ class LimitControl:
         return None
 
     def _restart_budget(self, progress: Progress, now_s: float) -> None:
-        self.budget_start = self._starting_now(progress, now_s)
-        self._restarts_budget = False
+        """Begin another ledger; a job that has left its curve keeps what it has used, and has left, of its time."""
+        start = self._starting_now(progress, now_s)
+        self.budget_start = start if self._left is None else start.on_new_curve(self.budget_start, self._left)
+        self._restarts_budget, self._left = False, None
         self.ledger = self.ledger.on_new_curve()
         if self._plan is not None:
             self._plan.reset()
@@ -582,7 +598,12 @@ class LimitControl:
         if not isinstance(self.state, Planned):
             return progress
         base = self.ledger.base(self.state.refinement.profile, active_s=progress.active_s)
-        return replace(progress, base_s=base.base_s, base_error_ratio=base.error_ratio)
+        former_error_s = self.budget_start.former_error_s if self.budget_start else 0.0
+        error_s, whole_s = (
+            math.hypot(base.error_ratio * base.base_s, former_error_s),
+            base.base_s + progress.former_base_s,
+        )
+        return replace(progress, base_s=base.base_s, base_error_ratio=error_s / whole_s if whole_s > 0 else 0.0)
 
     def _probe(self, state: Planned, *, is_exploring: bool) -> Probe | None:
         """Return what is to be learnt at a limit other than the plan's; None: the plan holds."""
@@ -643,6 +664,8 @@ def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:
         progress,
         n_iterations=max(progress.n_iterations - before, 0.0),
         active_s=max(progress.active_s - start.active_s, 0.0),
+        former_active_s=start.former_active_s,
+        former_base_s=start.former_base_s,
         total_iterations=None if total_iterations is None else total_iterations - before,
         guessed=guessed and replace(guessed, total_iterations=guessed.total_iterations - before),
     )

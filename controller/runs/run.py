@@ -36,6 +36,7 @@ from controller.runs.gpu_claims import blocked_by_claims
 from controller.runs.idleness import Idleness
 from controller.runtime.clock import NS_PER_S, Clock, Now, is_due, next_tick_s
 from policies.profiling.relation import ignores_limits
+from policies.savings.interval import is_energy_known
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus
@@ -512,6 +513,7 @@ class TrainingRun:
             if self.ranks.members and self._control is self._leader:  # one that did set limits may have left a schedule
                 self._reporter.publish_schedule(None)
             return
+        self._leader.limits.ledger.knows_energy = is_energy_known(self._saving.latest)
         target = self._blocked(readiness, now, is_rejected=is_rejected) or self._control.target(now)
         self._plan_pause(target)
         if isinstance(target, Blocked):

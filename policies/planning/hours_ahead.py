@@ -375,8 +375,9 @@ def _slowdown(
     high_s = lasts_s * [mix.high_ratio for mix in mixes]
     at_s = np.concatenate((lasts_s - high_s, high_s))
     speed_ratios = np.array([point.iterations_per_s for point in points]) / curve.fastest.iterations_per_s
+    base_s += progress.former_base_s
     whole_s = base_s + float(speed_ratios @ at_s)
-    slowdown_ratio = (progress.active_s + float(lasts_s.sum())) / whole_s
+    slowdown_ratio = (progress.former_active_s + progress.active_s + float(lasts_s.sum())) / whole_s
     errors = _speed_error_ratios(points, curve)
     if errors is None:
         return slowdown_ratio, None

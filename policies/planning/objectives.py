@@ -83,7 +83,9 @@ class Progress:
         total_iterations: how many it will have in all, if the run has announced it.
         spent: the cost of its energy so far, in grams or money, or in kWh without a signal; None if unknown.
         base_s: how long its work so far would have taken at the highest limit [s]; None: as the profile's rate says.
-        base_error_ratio: the standard deviation of `base_s`, as a share of it.
+        former_active_s, former_base_s: both times on curves that the job has left since its time budget began; the
+            iterations, and the other two, are those since then [s].
+        base_error_ratio: the standard deviation of both base times together, as a share of them.
         guessed: where it is taken to end, by former runs; None where the total is announced, or nothing is known.
         asked_pause_s: for how long it has waited because it was asked to [s].
     """
@@ -94,6 +96,8 @@ class Progress:
     total_iterations: float | None = None
     spent: float | None = None
     base_s: float | None = None
+    former_active_s: float = 0.0
+    former_base_s: float = 0.0
     base_error_ratio: float = 0.0
     guessed: GuessedLength | None = None
     asked_pause_s: float = 0.0

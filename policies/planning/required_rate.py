@@ -137,7 +137,12 @@ class _SoFar:
     def of(cls, progress: Progress, highest_per_s: float, *, period_s: float) -> Self:
         """Return it by the run's ledger, or else by the rate."""
         base_s = progress.n_iterations / highest_per_s if progress.base_s is None else progress.base_s
-        return cls(highest_per_s=highest_per_s, base_s=base_s, active_s=progress.active_s, period_s=period_s)
+        return cls(
+            highest_per_s=highest_per_s,
+            base_s=progress.former_base_s + base_s,
+            active_s=progress.former_active_s + progress.active_s,
+            period_s=period_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +182,9 @@ def _end_of(progress: Progress, so_far: _SoFar) -> _End | None:
     if left is None or left <= 0:
         return None
     # By the run's own iterations so far: a job that has become slower than its profile has no less time for it.
-    is_begun = progress.base_s is not None and progress.n_iterations > 0
-    left_base_s = left * so_far.base_s / progress.n_iterations if is_begun else left / so_far.highest_per_s
+    left_base_s = left / so_far.highest_per_s
+    if progress.base_s is not None and progress.n_iterations > 0:
+        left_base_s = left * progress.base_s / progress.n_iterations
     return _End(left_iterations=left, left_base_s=left_base_s, guessed=guessed)
 
 

@@ -7,8 +7,10 @@ steady noise alarms in less than one of a million windows (Siegmund, Sequential 
 take three windows, 3 % about ten. Where windows scatter more, changes must be larger: their noise is measured. Where
 they have shown that they scatter less, however far apart, no smaller change matters, but 3 % take three windows, too.
 
-After an alarm the curve is void, and the job is profiled again; but not sooner than a rest after the last profile, so
-that a job without a steady rate is not measured all the time. Slow changes never alarm: the refinement follows them.
+After an alarm of the rate the curve is void, and the job is profiled again; but not sooner than a rest after the last
+profile, so that a job without a steady rate is not measured all the time. Where the power alone is off, as at a limit
+that was measured on a cold board, the speeds hold, and with them the time budget: only the powers are doubted, and
+measured anew as limits are held. Slow changes never alarm: the refinement follows them.
 """
 
 import math
@@ -26,7 +28,8 @@ from policies.profiling.measurement import (
     WindowNoise,
     estimate_point,
 )
-from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
+from policies.profiling.refinement import merge_point
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 
 MIN_ITERATIONS: Final = 10.0
 """With fewer in a window, their noise would hide a change."""
@@ -108,6 +111,7 @@ class Drift:
         power_limit_w: the limit of the current window [W].
         window: the current window.
         scatter: the scatter of iterations.
+        seen: what the last window has shown; None before the first.
     """
 
     rested_s: float = 0.0
@@ -116,6 +120,7 @@ class Drift:
     power_limit_w: float = 0.0
     window: Window = EMPTY_WINDOW
     scatter: Scatter = PRIOR_SCATTER
+    seen: ProfilePoint | None = None
 
     @property
     def has_shown(self) -> bool:
@@ -177,9 +182,25 @@ def has_rested(drift: Drift, *, sweep_s: float) -> bool:
 
 
 def has_drifted(drift: Drift, *, sweep_s: float) -> bool:
-    """Return whether the job has left its curve, and has rested long enough after a first sweep of `sweep_s` [s]."""
-    has_alarmed = max(drift.rate.greater_ratio, drift.power.greater_ratio) >= BOUND_DEVIATIONS
-    return has_alarmed and has_rested(drift, sweep_s=sweep_s)
+    """Return whether the job has another speed, and has rested long enough after a first sweep of `sweep_s` [s]."""
+    return drift.rate.greater_ratio >= BOUND_DEVIATIONS and has_rested(drift, sweep_s=sweep_s)
+
+
+def is_only_power_off(drift: Drift) -> bool:
+    """Return whether the job draws what the curve does not say, at the speed that it does say."""
+    return drift.power.greater_ratio >= BOUND_DEVIATIONS and drift.rate.greater_ratio < BOUND_DEVIATIONS / 2
+
+
+def with_powers_renewed(profile: PowerProfile, drift: Drift) -> PowerProfile:
+    """Return the curve with the power that was seen, and as much doubt about all others as that one was off.
+
+    Whether they are off as well shows where they are held; their speeds stay.
+    """
+    if drift.seen is None or drift.power.last_log is None:
+        return profile
+    off_ratio = abs(math.expm1(drift.power.last_log))
+    doubted = (replace(p, power_ci_w=max(p.power_ci_w or 0.0, off_ratio * p.power_w)) for p in profile.points)
+    return merge_point(PowerProfile(tuple(doubted)), drift.seen)
 
 
 def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
@@ -192,6 +213,7 @@ def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
         drift,
         window=EMPTY_WINDOW,
         scatter=scatter,
+        seen=point,
         rate=drift.rate.with_deviation(
             math.log(point.iterations_per_s / iterations_per_s),
             error_ratio=(point.iterations_per_s_ci or 0.0) / NORMAL_95 / point.iterations_per_s,

@@ -4,9 +4,11 @@ A look is a mean over 2 to 30 s at the top limit, against twice as long before a
 wanders (data, temperature, neighbours) is the same on both sides, and cancels. How long follows from the noise of the
 job: where neighbouring windows agree, as of a training that its GPU holds up, 2 s say enough; before that is known it
 is 10 s; where single iterations scatter much, looks take up to 30 s, and come twice as often: longer ones would gain
-less, since jobs wander meanwhile. A limit that the plan changes anyway is a look for nothing: the last seconds at the
-one limit are paired with the first at the other, a little less precisely, since what wanders cancels to first order
-only.
+less, since jobs wander meanwhile. Energies need more than rates do: how warm boards become by their power shows in the
+time at the top alone. So looks take longer while too little is known of the energy, the first ones of a run more than
+later ones: all together stay a small part of it. A limit
+that the plan changes anyway is a look for nothing: the last seconds at the one limit are paired with the first at the
+other, a little less precisely, since what wanders cancels to first order only.
 
     20 s at the limit ──► settle, 10 s at the top ──► settle, 20 s at the limit: one pair of rates, and of energies
 
@@ -58,6 +60,11 @@ SHORT_RATE_RATIO: Final = 0.0015
 SHORT_POWER_RATIO: Final = 0.0075
 """The noise of windows may make the ratio of rates, and that of powers, uncertain by so much in a shorter look: some
 fifty a day then know them to 0.02 and 0.1 %."""
+SPARE_S: Final = 0.48
+"""Looks may take so many times the root of a run's time [s^(1/2)] for what energies need: .4 % of it after 6 h, and
+.2 % after a day, short ones included."""
+SPARE_SETTLE_S: Final = 0.5
+"""So much of it [s] is no part of a look: limits settle."""
 SIDES: Final = 1.25
 """Both sides of a look, of four times its length together, add a quarter to the variance."""
 LEAST_ITERATIONS: Final = 4.0
@@ -276,12 +283,26 @@ class Looks:
         return self.interrupted() if paused_s > MAX_PAUSE_S else replace(self, paused_s=paused_s)
 
 
-def look_lengths(scatter: Scatter, *, iteration_time_s: float) -> LookLengths:
+def spare_look_s(looked_s: float, period_s: float) -> float:
+    """Return how long the next look may take for what energies need [s]: less, the older a run is.
+
+    Args:
+        looked_s: after how much time of the run the last one ended [s].
+        period_s: how long after that the next one is due [s].
+
+    >>> [round(spare_look_s(at_s, 1_800.0), 1) for at_s in (1_000.0, 6 * 3_600.0, 86_400.0)]
+    [9.7, 2.3, 1.0]
+    """
+    return SPARE_S * (math.sqrt(looked_s + period_s) - math.sqrt(looked_s)) - SPARE_SETTLE_S
+
+
+def look_lengths(scatter: Scatter, *, iteration_time_s: float, spare_s: float = 0.0) -> LookLengths:
     """Return how long looks should be.
 
     Args:
         scatter: the noise of the job.
         iteration_time_s: how long an iteration takes [s].
+        spare_s: how long a look may take, up to `TOP_S`, though the noise asks for less [s].
 
     >>> look_lengths(PRIOR_SCATTER, iteration_time_s=0.02).top_s
     10.0
@@ -289,7 +310,7 @@ def look_lengths(scatter: Scatter, *, iteration_time_s: float) -> LookLengths:
     noise = scatter.windows
     enough_s = SIDES * max(noise.rate_s / SHORT_RATE_RATIO**2, noise.power_s / SHORT_POWER_RATIO**2)
     if noise.is_known and enough_s < TOP_S:
-        top_s = max(enough_s, SHORTEST_TOP_S, min(SHORT_ITERATIONS * iteration_time_s, TOP_S))
+        top_s = max(enough_s, SHORTEST_TOP_S, min(max(SHORT_ITERATIONS * iteration_time_s, spare_s), TOP_S))
     else:
         error_ratio = scatter.cv_ratio * math.sqrt(SIDES * iteration_time_s / TOP_S)
         top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)

@@ -32,6 +32,8 @@ MIN_LOOKS: Final = 8
 """Looks before there is anything to say."""
 MAX_CI90_RATIO: Final = 0.01
 """Nor is there while the half-width of an interval is more than one point."""
+ENOUGH_CI90_RATIO: Final = 0.005
+"""Once energies are known to half a point, looks need not take longer for them."""
 NORMAL_QUANTILE: Final = 1.645
 """Of the normal distribution, at 95 %: 5 % are beyond each end."""
 LUCK_RATIO: Final = 0.0004
@@ -100,6 +102,11 @@ class UnknownSaving:
 
     code: str
     n_looks: int
+
+
+def is_energy_known(found: KnownSaving | UnknownSaving | None) -> bool:
+    """Return whether the energy that a run has saved is known well enough for longer looks to be in vain."""
+    return isinstance(found, KnownSaving) and found.saved_energy_ci90_ratio <= ENOUGH_CI90_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from controller.control.plan import PlanInputs
 from controller.ports import Provenance
 from controller.runtime.clock import NS_PER_S
 from policies.planning import Progress
-from policies.profiling.paired_looks import look_lengths, look_period_s
-from policies.savings.interval import KnownSaving, UnknownSaving
+from policies.profiling.paired_looks import look_period_s
+from policies.savings.interval import KnownSaving, UnknownSaving, is_energy_known
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
 from tests.benchmarks.a_over_a_thermal import Thermal, thermal_of
 from tests.controller.messages import ns
@@ -229,6 +229,7 @@ class Node:
         in_force: the limit, and since when [ns].
         changed_s: when the limit changed [s].
         n_curves: how many curves it was on.
+        due_s: when it is to be looked again how well its saving is known [s].
     """
 
     control: LimitControl = field(
@@ -240,6 +241,7 @@ class Node:
     in_force: tuple[float, int] = (TOP_W, 0)
     changed_s: float = 0.0
     n_curves: int = 1
+    due_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin between the limits of the board."""
@@ -277,6 +279,10 @@ class Node:
     def enter(self, interval: MeterInterval) -> None:
         """Enter an interval, and learn from it, as `controller.runs.run` does."""
         self.control.ledger.add(interval, self.in_force)
+        at_s = interval.end_ns / NS_PER_S
+        if at_s >= self.due_s and isinstance(self.control.state, Planned):
+            self.due_s = at_s + max(PERIOD_RATIO * at_s, CHECK_S)
+            self.control.ledger.knows_energy = is_energy_known(self.saving())
         if isinstance(self.control.state, Planned):
             self.books.curve = self.control.state.refinement.profile
         self.books.add(interval, GpusNow(in_force=self.in_force), begins_s=MIDNIGHT_S + interval.begin_ns / NS_PER_S)
@@ -305,8 +311,8 @@ class Node:
             return SWEEP_STEP_S
         if control.is_exploring:
             return TRIAL_STEP_S
-        lengths = look_lengths(state.refinement.scatter, iteration_time_s=ITERATION_TIME_S)
-        near_s, active_s = lengths.side_s + MORE_S, control.ledger.looks.active_s
+        lengths, active_s = control.ledger.look_lengths(state.refinement), control.ledger.looks.active_s
+        near_s = lengths.side_s + MORE_S
         due_s = control.ledger.snapshot().looked_s + look_period_s(
             self.n_looks, lengths, age_s=active_s, length_s=length_s
         )

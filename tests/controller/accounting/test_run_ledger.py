@@ -160,6 +160,15 @@ def test_a_short_look_goes_on_where_a_window_deviates_from_the_curve(shown: floa
     assert longest_s - 4 <= max(looks_s[-300:]) <= longest_s
 
 
+def test_looks_take_longer_while_too_little_is_known_of_the_energy() -> None:
+    run = begin(limit_control(window_s=4.0))
+    train(run, 2_000)
+    assert isinstance(run.state, Planned)
+    longer_s = run.ledger.look_lengths(run.state.refinement).top_s
+    run.ledger.knows_energy = True
+    assert run.ledger.look_lengths(run.state.refinement).top_s < longer_s <= TOP_S
+
+
 def test_limits_that_bite_slowly_are_waited_for_longer_on_every_curve() -> None:
     run = begin(limit_control(window_s=4.0))
     train(run, 600, begin_s=0)

@@ -137,7 +137,7 @@ def test_short_gaps_between_iterations_are_no_drift() -> None:
     assert limits_of(targets, "profiling") == []
 
 
-def test_a_job_that_drifts_is_profiled_anew_with_a_new_time_budget() -> None:
+def test_a_job_that_drifts_is_profiled_anew() -> None:
     run = begin(limit_control())
     train(run, 60)
     dropped: list[PowerProfile] = []
@@ -147,6 +147,49 @@ def test_a_job_that_drifts_is_profiled_anew_with_a_new_time_budget() -> None:
     assert run.budget_start is not None
     assert run.profile is not None
     assert run.profile.fastest.iterations_per_s == pytest.approx(2.8, rel=1e-3)
+
+
+def test_a_job_that_draws_more_at_the_same_speed_keeps_its_curve_and_its_time_budget() -> None:
+    run = begin(limit_control())
+    train(run, 600)
+    targets, dropped = [], []
+    for second in range(600, 1_200):
+        targets.append(choose(run, at_s=second))
+        limit_w = targets[-1].power_limit_w
+        update = run.observe(interval(0.96 * limit_w, rate_per_s(limit_w)), enforced_power_limit_w=limit_w)
+        dropped += [update.dropped] if update and update.dropped else []
+    assert not dropped
+    assert limits_of(targets, "profiling") == []
+    assert run.budget_start is None
+    assert isinstance(run.state, Planned)
+    held_w = targets[-1].power_limit_w
+    assert posterior_mean(run.state.refinement.profile).at(held_w)[0] == pytest.approx(0.96 * held_w, rel=0.01)
+
+
+@pytest.mark.parametrize(("trained_s", "knows"), [(2_000, True), (120, False)])
+def test_what_is_left_of_the_time_budget_survives_a_curve_where_looks_have_shown_it(
+    trained_s: int, knows: bool
+) -> None:
+    run = begin(limit_control())
+    train(run, trained_s)
+    times = run.ledger.times
+    dropped: list[PowerProfile] = []
+    at_s = trained_s
+    while not dropped:
+        train(run, 1, begin_s=at_s, rate=slowed(0.7), dropped=dropped)
+        at_s += 1
+        times = run.ledger.times
+    run.restart_time_budget()
+    choose(run, at_s=at_s, progress=Progress(n_iterations=3.0 * at_s, active_s=at_s, started_at_s=MIDNIGHT_S))
+    start = run.budget_start
+    assert start is not None
+    assert (start.former_active_s, run.ledger.times) == (at_s, [])
+    mean_ratio = sum(each.active_s * rate_per_s(each.power_limit_w) for each in times) / rate_per_s(300.0)
+    mean_ratio /= sum(each.active_s for each in times)
+    if knows:
+        assert start.former_base_s / at_s == pytest.approx(mean_ratio, abs=0.003)
+    assert start.former_base_s <= at_s / (1.0 if knows else 1.03)
+    assert start.former_error_s > 0
 
 
 def slowed(factor: float) -> Callable[[float], float]:

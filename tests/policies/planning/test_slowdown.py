@@ -445,3 +445,16 @@ def test_hysteresis_is_the_same_without_and_with_a_constant_signal(more_w: float
         for history in (None, steady)
     ]
     assert kept == [current.power_limit_w] * 2
+
+
+@pytest.mark.parametrize("total_iterations", [None, 2e5])
+def test_what_was_overdrawn_on_a_curve_that_the_job_has_left_is_made_up_for(total_iterations: float | None) -> None:
+    so_far = replace(
+        progress(), base_s=5 * HOUR_S / 1.03, total_iterations=total_iterations and total_iterations * TOP_PER_S
+    )
+    even, overdrawn, left = (
+        means(decided(so_far=replace(so_far, former_active_s=active_s, former_base_s=10_000.0)))[1]
+        for active_s in (10_300.0, 10_600.0, 10_000.0)
+    )
+    assert left < even < overdrawn <= TOP_PER_S
+    assert even == pytest.approx(means(decided(so_far=so_far))[1], rel=2e-3)

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.profiling import Observation, posterior_curve
-from policies.profiling.drift import BOUND_DEVIATIONS, REST_RATIO, Cusum, Drift, has_drifted, update_drift
+from policies.profiling.drift import (
+    BOUND_DEVIATIONS,
+    REST_RATIO,
+    Cusum,
+    Drift,
+    has_drifted,
+    is_only_power_off,
+    update_drift,
+    with_powers_renewed,
+)
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 CURVE = PowerProfile(
@@ -63,8 +72,21 @@ def test_a_5_percent_change_of_rate_alarms_after_three_windows(rate: float) -> N
 
 
 @pytest.mark.parametrize("power_ratio", [0.94, 1.06])
-def test_a_change_of_power_alarms_too(power_ratio: float) -> None:
-    assert has_drifted(after(*[2.0] * 4, power_ratio=power_ratio), sweep_s=SWEEP_S)
+def test_where_the_power_alone_is_off_the_speeds_stay_and_all_powers_are_doubted(power_ratio: float) -> None:
+    drift = after(*[2.0] * 4, power_ratio=power_ratio)
+    assert is_only_power_off(drift)
+    assert not has_drifted(drift, sweep_s=SWEEP_S)
+    lower, upper = with_powers_renewed(CURVE, drift).points
+    assert upper.power_w == pytest.approx(235.0 * power_ratio, rel=0.01)
+    assert lower.power_w == 180.0
+    assert lower.power_ci_ratio == pytest.approx(0.06, abs=0.003)
+    assert [lower.iterations_per_s, upper.iterations_per_s] == pytest.approx([1.8, 2.0], rel=1e-3)
+
+
+def test_where_the_rate_is_off_as_well_the_job_is_another_one() -> None:
+    drift = after(*[1.8] * 4, power_ratio=0.9)
+    assert not is_only_power_off(drift)
+    assert has_drifted(drift, sweep_s=SWEEP_S)
 
 
 def test_a_3_percent_change_alarms_within_minutes() -> None:
