@@ -267,8 +267,7 @@ def _refine(state: Planned, observation: Observation) -> CurveUpdate:
     # Of lower limits, at which a person may pin a run, the curve says nothing that the job could have left.
     is_compared = observation.power_limit_w >= state.settled.points[0].power_limit_w - LIMIT_TOLERANCE_W
     if is_compared and state.has_settled_at(observation.power_limit_w):
-        noise = before.scatter.windows
-        drift = update_drift(drift, observation, profile=state.settled, window_s=settings.block_s, noise=noise)
+        drift = update_drift(drift, observation, profile=state.settled, window_s=settings.block_s)
         if has_drifted(drift, sweep_s=state.rest_after_s):
             anew = Profiling(settings=settings, sweep=profiling.begin(settings), n_drifts=state.n_drifts + 1)
             return CurveUpdate(state=_after_sweep(anew, Drift()), dropped=with_stalls(state.settled))

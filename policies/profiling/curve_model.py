@@ -106,9 +106,7 @@ def estimate_ratios(profile: PowerProfile, looks: Looks, limits_w: Sequence[floa
     """Return what each of some limits is relative to the top of the curve: its rate, and its energy per iteration.
 
     The curve counts as points that are known to 1 % at best, whatever it says: they were measured at other times, and
-    what a job wanders by does not average out. Where windows far apart have shown that it wanders by less, their rates
-    are known to that at best; boards were cold at first, so that powers are not. Limits that nobody has looked at
-    follow from their neighbours.
+    what a job wanders by does not average out. Limits that nobody has looked at follow from their neighbours.
 
     Args:
         profile: the measured points; the highest limit is the top.
@@ -120,8 +118,7 @@ def estimate_ratios(profile: PowerProfile, looks: Looks, limits_w: Sequence[floa
     at = np.log(profile.power_limits_w)
     rate_errors = np.array([_error_ratio(point.iterations_per_s_ci, point.iterations_per_s) for point in points])
     power_errors = np.array([_error_ratio(point.power_ci_w, point.power_w) for point in points])
-    rate_errors = np.maximum(rate_errors, looks.rate_floor_ratio)
-    power_errors = np.maximum(power_errors, WINDOW_CV_RATIO)
+    rate_errors, power_errors = np.maximum(rate_errors, WINDOW_CV_RATIO), np.maximum(power_errors, WINDOW_CV_RATIO)
     energies_j = profile.power_w / profile.iterations_per_s
     prior = _prior(at, wanted, looks)
     rates = _posterior(prior, np.log(profile.iterations_per_s), rate_errors, _differences(looks, "rate"))

@@ -4,8 +4,7 @@ Windows of rate and power are compared with the curve. Their deviations, beyond 
 multiples of their own noise, are accumulated: a two-sided CUSUM for each of the two (Page, Biometrika 41, 1954). The
 allowance is half of the least change that matters, 3 % where windows scatter by the usual 1 %. With it and the bound,
 steady noise alarms in less than one of a million windows (Siegmund, Sequential Analysis, 1985, equation 2.57); 5 %
-take three windows, 3 % about ten. Where windows scatter more, changes must be larger: their noise is measured. Where
-they have shown that they scatter less, however far apart, no smaller change matters, but 3 % take three windows, too.
+take three windows, 3 % about ten. Where windows scatter more, changes must be larger: their noise is measured.
 
 After an alarm of the rate the curve is void, and the job is profiled again; but not sooner than a rest after the last
 profile, so that a job without a steady rate is not measured all the time. Where the power alone is off, as at a limit
@@ -25,7 +24,6 @@ from policies.profiling.measurement import (
     Observation,
     Scatter,
     Window,
-    WindowNoise,
     estimate_point,
 )
 from policies.profiling.refinement import merge_point
@@ -36,7 +34,7 @@ MIN_ITERATIONS: Final = 10.0
 REST_RATIO: Final = 10.0
 """A rest lasts this many times as long as a profile."""
 LEAST_NOISE_RATIO: Final = 0.01
-"""The least standard deviation of a window, however small its estimate, until windows have shown a smaller one."""
+"""The least standard deviation of a window, however small its estimate."""
 ALLOWANCE_DEVIATIONS: Final = 1.5
 BOUND_DEVIATIONS: Final = 5.0
 MOST_DEVIATIONS: Final = 2.0
@@ -62,26 +60,22 @@ class Cusum:
     noise_ratio: float = LEAST_NOISE_RATIO
     last_log: float | None = None
 
-    def with_deviation(
-        self, deviation_log: float, *, error_ratio: float, doubt_ratio: float, least_ratio: float = LEAST_NOISE_RATIO
-    ) -> "Cusum":
+    def with_deviation(self, deviation_log: float, *, error_ratio: float, doubt_ratio: float) -> "Cusum":
         """Return the sums after one more window.
 
         Args:
             deviation_log: the logarithm of its estimate over the curve's.
             error_ratio: the standard error within the window; the scatter between windows may be larger.
             doubt_ratio: the uncertainty of the curve.
-            least_ratio: the least noise, as windows far apart have shown it.
         """
         noise_ratio = self.noise_ratio
         if self.last_log is not None:
             jump_ratio = min(abs(deviation_log - self.last_log) / math.sqrt(2), NOISE_REACH * noise_ratio)
             squares = (1 - NOISE_WEIGHT) * noise_ratio**2 + NOISE_WEIGHT * jump_ratio**2
-            noise_ratio = max(math.sqrt(squares), least_ratio)
-        scale_ratio = max(noise_ratio, error_ratio, least_ratio)
-        allowance_ratio = ALLOWANCE_DEVIATIONS * max(scale_ratio, LEAST_NOISE_RATIO)
+            noise_ratio = max(math.sqrt(squares), LEAST_NOISE_RATIO)
+        scale_ratio = max(noise_ratio, error_ratio)
         above, below = (
-            min((sign * deviation_log - doubt_ratio - allowance_ratio) / scale_ratio, MOST_DEVIATIONS)
+            min((sign * deviation_log - doubt_ratio) / scale_ratio - ALLOWANCE_DEVIATIONS, MOST_DEVIATIONS)
             for sign in (1, -1)
         )
         return Cusum(
@@ -133,22 +127,8 @@ class Drift:
         return max(self.rate.greater_ratio, self.power.greater_ratio) >= BOUND_DEVIATIONS / 2
 
 
-def update_drift(
-    drift: Drift,
-    observation: Observation,
-    *,
-    profile: PowerProfile,
-    window_s: float,
-    noise: WindowNoise = PRIOR_SCATTER.windows,
-) -> Drift:
+def update_drift(drift: Drift, observation: Observation, *, profile: PowerProfile, window_s: float) -> Drift:
     """Return the state after one more observation; a change of the limit begins a new window.
-
-    Args:
-        drift: the state before.
-        observation: an interval in which iterations ran.
-        profile: the curve.
-        window_s: how long a window is at least [s].
-        noise: by how much windows differ, as the refinement of the curve has seen it.
 
     >>> curve = PowerProfile.from_rows([(300.0, 200.0, 2.0)])
     >>> drift = Drift()
@@ -172,7 +152,6 @@ def update_drift(
     window = drift.window.with_observation(observation)
     if window.active_s < window_s or window.n_counted < MIN_ITERATIONS or window.energy_j <= 0:
         return replace(drift, window=window)
-    drift = replace(drift, scatter=replace(drift.scatter, windows=noise))
     return _with_window(drift, window, posterior_curve(profile))
 
 
@@ -207,7 +186,6 @@ def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
     scatter = drift.scatter.with_window(window)
     point = estimate_point(window, power_limit_w=drift.power_limit_w, scatter=scatter)
     power_w, iterations_per_s = curve.at(drift.power_limit_w)
-    rate_floor_ratio, power_floor_ratio = scatter.windows.floors_ratio
     nearest = min(curve.points, key=lambda known: abs(known.power_limit_w - drift.power_limit_w))
     return replace(
         drift,
@@ -218,12 +196,10 @@ def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
             math.log(point.iterations_per_s / iterations_per_s),
             error_ratio=(point.iterations_per_s_ci or 0.0) / NORMAL_95 / point.iterations_per_s,
             doubt_ratio=nearest.rate_ci_ratio,
-            least_ratio=rate_floor_ratio,
         ),
         power=drift.power.with_deviation(
             math.log(point.power_w / power_w),
             error_ratio=(point.power_ci_w or 0.0) / NORMAL_95 / point.power_w,
             doubt_ratio=nearest.power_ci_ratio,
-            least_ratio=power_floor_ratio,
         ),
     )

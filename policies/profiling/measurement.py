@@ -27,8 +27,7 @@ MAD_PER_DEVIATION: Final = 0.6745
 WINSOR_DEVIATIONS: Final = 3.0
 WINDOW_CV_RATIO: Final = 0.01
 """The variation from one measurement to the next (clocks, temperature, data), about 1 % on GPUs; no number of
-iterations within one measurement shows it. So much is assumed until measurements of the job have shown that it is
-less."""
+iterations within one measurement shows it."""
 PRIOR_CV_RATIO: Final = 0.05
 PRIOR_N: Final = 8.0
 """The prior of the scatter of iterations, and the number of iterations that it counts as."""
@@ -69,8 +68,6 @@ POWER_WINDOWS: Final = 4.0
 """The ticks of the energy counter are awaited for at most so many times the shortest window."""
 NOISE_PRIOR_S: Final = 2.0
 """Before windows are compared, those of so long are taken to differ by `WINDOW_CV_RATIO` [s]."""
-APART_S: Final = 300.0
-"""What a job wanders by shows between measurements that are so far apart [s]."""
 KNOWN_WINDOWS: Final = 8
 MAX_WINDOWS: Final = 50
 """What was seen before so many windows is forgotten: jobs change."""
@@ -275,16 +272,11 @@ class WindowNoise:
         squares_s: the squared differences of the last ones, of (rates, powers), as if windows took 1 s [s].
         rate_s: the variance of their rates, as that of a window of 1 s [s]: squared ratios times duration.
         power_s: the same of their powers.
-        apart: the squared differences of the last ones at one limit that were `APART_S` apart, of (rates, powers).
-        floors_ratio: by how much they differ, for whatever reason (standard deviations); at most `WINDOW_CV_RATIO`,
-            which it is before enough of them were compared.
     """
 
     squares_s: tuple[tuple[float, float], ...] = ()
     rate_s: float = WINDOW_CV_RATIO**2 * NOISE_PRIOR_S
     power_s: float = WINDOW_CV_RATIO**2 * NOISE_PRIOR_S
-    apart: tuple[tuple[float, float], ...] = ()
-    floors_ratio: tuple[float, float] = (WINDOW_CV_RATIO, WINDOW_CV_RATIO)
 
     @property
     def is_known(self) -> bool:
@@ -293,20 +285,11 @@ class WindowNoise:
 
     def with_neighbours(self, before: "Estimates", after: "Estimates", *, duration_s: float) -> "WindowNoise":
         """Return the noise with that of two windows, one right after the other, of so long each [s]."""
-        rate, power = _squares(before, after)
-        squares_s = (*self.squares_s, (rate * duration_s, power * duration_s))[-MAX_WINDOWS:]
-        rate_s, power_s = (_robust_variance_ratio(column_s) for column_s in zip(*squares_s, strict=True))
-        return replace(self, squares_s=squares_s, rate_s=rate_s, power_s=power_s)
-
-    def with_apart(self, before: "Estimates", after: "Estimates") -> "WindowNoise":
-        """Return the noise with that of two windows at one limit, one long after the other."""
-        apart = (*self.apart, _squares(before, after))[-MAX_WINDOWS:]
-        if len(apart) < KNOWN_WINDOWS:
-            return replace(self, apart=apart)
-        rate, power = (
-            min(math.sqrt(_robust_variance_ratio(column)), WINDOW_CV_RATIO) for column in zip(*apart, strict=True)
-        )
-        return replace(self, apart=apart, floors_ratio=(rate, power))
+        rate_log = math.log(after.iterations_per_s / before.iterations_per_s)
+        power_log = math.log(after.power_w / before.power_w)
+        squares_s = (*self.squares_s, (rate_log**2 / 2 * duration_s, power_log**2 / 2 * duration_s))[-MAX_WINDOWS:]
+        rate_s, power_s = (_robust_mean_s(column_s) for column_s in zip(*squares_s, strict=True))
+        return WindowNoise(squares_s=squares_s, rate_s=rate_s, power_s=power_s)
 
     def errors_ratio(self, duration_s: float) -> tuple[float, float]:
         """Return the standard errors of rate and power in a window of so long [s]."""
@@ -356,16 +339,10 @@ class Scatter:
         return replace(self, seen_cv_ratio=math.sqrt(squares / n_iterations), n_iterations=n_iterations)
 
 
-def _squares(before: "Estimates", after: "Estimates") -> tuple[float, float]:
-    """Return the variances of rate and power that two windows show."""
-    rate_log = math.log(after.iterations_per_s / before.iterations_per_s)
-    return rate_log**2 / 2, math.log(after.power_w / before.power_w) ** 2 / 2
-
-
-def _robust_variance_ratio(squares: tuple[float, ...]) -> float:
+def _robust_mean_s(squares_s: tuple[float, ...]) -> float:
     """Return the mean of squared normal noise; what is far off, as after a stall, counts as the most noise."""
-    most = NOISE_REACH**2 * median(squares) / MAD_PER_DEVIATION**2
-    return sum(min(square, most) for square in squares) / len(squares)
+    most_s = NOISE_REACH**2 * median(squares_s) / MAD_PER_DEVIATION**2
+    return sum(min(square_s, most_s) for square_s in squares_s) / len(squares_s)
 
 
 PRIOR_SCATTER: Final = Scatter()
@@ -420,9 +397,9 @@ def estimate_point(window: Window, *, power_limit_w: float, scatter: Scatter) ->
     log_times, weights = _log_times(window)
     n_whole = max(round(max(sum(weights), 1.0)), 1)
     raw_s = sum(weight * math.exp(x) for x, weight in zip(log_times, weights, strict=True))
-    rate_floor_ratio, power_floor_ratio = scatter.windows.floors_ratio
-    rate_error_ratio = math.hypot(seen.rate_error_ratio, rate_floor_ratio)
-    power_error_ratio = math.hypot(seen.power_error_ratio, power_floor_ratio)
+    power_error_ratio, rate_error_ratio = (
+        math.hypot(error_ratio, WINDOW_CV_RATIO) for error_ratio in (seen.power_error_ratio, seen.rate_error_ratio)
+    )
     return ProfilePoint(
         power_limit_w=power_limit_w,
         power_w=seen.power_w,
@@ -534,9 +511,8 @@ def is_known_early(settings: ProfilerSettings, window: Window, scatter: Scatter)
 
 def is_precision_limited(window: Window, scatter: Scatter) -> bool:
     """Return whether a longer window would add nothing: the variation between windows exceeds its own error."""
-    rate_floor_ratio, power_floor_ratio = scatter.windows.floors_ratio
-    is_rate_known = scatter.cv_ratio / math.sqrt(window.n_counted) <= rate_floor_ratio
-    return window.n_readings >= MIN_READINGS and is_rate_known and _power(window)[1] <= power_floor_ratio
+    rate_error_ratio = scatter.cv_ratio / math.sqrt(window.n_counted)
+    return window.n_readings >= MIN_READINGS and max(rate_error_ratio, _power(window)[1]) <= WINDOW_CV_RATIO
 
 
 def shows_change_within(window: Window, scatter: Scatter) -> bool:

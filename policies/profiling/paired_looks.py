@@ -36,7 +36,6 @@ from policies.profiling.measurement import (
     NOT_SETTLED,
     PRIOR_SCATTER,
     ROUNDING_RATIO,
-    WINDOW_CV_RATIO,
     Estimates,
     Observation,
     Scatter,
@@ -241,7 +240,6 @@ class Looks:
         rate_trend: by how much the first second after settling was behind the next one: the logarithm of the rates'
             ratio, above 0 where it was still more like that at the limit before.
         power_trend: the same of the power.
-        rate_floor_ratio: by how much rates of windows at one limit differ, however far apart: the curve is no better.
         bites_slowly: whether these have shown that limits take longer to bite than is waited for. It lasts.
     """
 
@@ -253,7 +251,6 @@ class Looks:
     active_s: float = 0.0
     rate_trend: PooledLog = EMPTY_POOL
     power_trend: PooledLog = EMPTY_POOL
-    rate_floor_ratio: float = WINDOW_CV_RATIO
     bites_slowly: bool = False
 
     @property
@@ -359,12 +356,7 @@ def advance_looks(
     """
     if not observation.is_possible:
         return looks
-    looks = replace(
-        looks,
-        paused_s=0.0,
-        active_s=looks.active_s + observation.active_s,
-        rate_floor_ratio=scatter.windows.floors_ratio[0],
-    )
+    looks = replace(looks, paused_s=0.0, active_s=looks.active_s + observation.active_s)
     if not looks.is_at(observation.power_limit_w):
         looks = _with_change(looks, observation.power_limit_w, lengths, scatter)
     stretch = looks.stretches[-1]

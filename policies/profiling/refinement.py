@@ -11,7 +11,6 @@ from typing import Final
 
 from policies.profiling.curve_model import max_gain_ratio
 from policies.profiling.measurement import (
-    APART_S,
     EMPTY_WINDOW,
     NOT_SETTLED,
     PRIOR_SCATTER,
@@ -33,7 +32,6 @@ MIN_ITERATIONS: Final = 10.0
 """With fewer iterations their scatter would exceed, by far, the 1 % between measurements."""
 SAME_LENGTH: Final = 1.5
 """Measurements of about the same length differ by no more than this factor."""
-MAX_ANCHORS: Final = 16
 LEAST_WEIGHT: Final = 0.05
 """The least weight of a new measurement: those more than twenty measurements ago are forgotten."""
 
@@ -54,8 +52,6 @@ class Refinement:
         window: the current measurement.
         scatter: the noise of the job.
         former: what the last measurement has shown, and how long it was [s], if the limit is still the same.
-        active_s: the time observed [s].
-        anchors: of some limits [W], when one was measured [s], and what that has shown: later ones are compared.
     """
 
     profile: PowerProfile
@@ -65,8 +61,6 @@ class Refinement:
     window: Window = EMPTY_WINDOW
     scatter: Scatter = PRIOR_SCATTER
     former: tuple[Estimates, float] | None = None
-    active_s: float = 0.0
-    anchors: tuple[tuple[float, float, Estimates], ...] = ()
 
 
 def begin_refinement(profile: PowerProfile, *, n_blocks: int = 0) -> Refinement:
@@ -86,7 +80,6 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
     """Return the state after one more observation, at whatever limit is in force."""
     if not observation.is_possible:
         return refinement
-    refinement = replace(refinement, active_s=refinement.active_s + observation.active_s)
     last_w = refinement.power_limit_w
     if last_w is None or abs(observation.power_limit_w - last_w) > LIMIT_TOLERANCE_W:
         refinement = replace(
@@ -102,7 +95,6 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
         return replace(refinement, window=window)
     point = estimate_point(window, power_limit_w=observation.power_limit_w, scatter=scatter)
     seen = estimate_window(window, scatter), window.active_s
-    refinement, scatter = _with_apart(refinement, scatter, observation.power_limit_w, seen[0])
     return replace(
         refinement,
         profile=merge_point(refinement.profile, point),
@@ -124,20 +116,6 @@ def _with_neighbours(
         return scatter
     noise = scatter.windows.with_neighbours(before[0], after[0], duration_s=(before[1] + after[1]) / 2)
     return replace(scatter, windows=noise)
-
-
-def _with_apart(
-    refinement: Refinement, scatter: Scatter, power_limit_w: float, seen: Estimates
-) -> tuple[Refinement, Scatter]:
-    """Return the noise with that of a measurement and one of the same limit long before, if there was any."""
-    anchors, at_s = refinement.anchors, refinement.active_s
-    known = next((each for each in anchors if abs(each[0] - power_limit_w) <= LIMIT_TOLERANCE_W), None)
-    if known is not None and at_s - known[1] < APART_S:
-        return refinement, scatter
-    others = tuple(each for each in anchors if each is not known)[1 - MAX_ANCHORS :]
-    if known is not None:
-        scatter = replace(scatter, windows=scatter.windows.with_apart(known[2], seen))
-    return replace(refinement, anchors=(*others, (power_limit_w, at_s, seen))), scatter
 
 
 def merge_point(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:

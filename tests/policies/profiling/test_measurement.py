@@ -89,33 +89,6 @@ def test_a_window_may_end_early_where_rate_and_power_are_known(
     assert is_known_early(SETTINGS, window, scatter) == is_known
 
 
-def apart(n: int, *, rate_ratio: float, power_ratio: float) -> WindowNoise:
-    """Return the noise of windows minutes apart, of which each is so much faster or slower than the one before."""
-    noise = WindowNoise()
-    for number in range(n):
-        one, other = (
-            Estimates(
-                iterations_per_s=10.0 * (1 + (number + k) % 2 * math.sqrt(2) * rate_ratio),
-                rate_error_ratio=0.001,
-                power_w=200.0 * (1 + (number + k) % 2 * math.sqrt(2) * power_ratio),
-                power_error_ratio=0.001,
-            )
-            for k in (0, 1)
-        )
-        noise = noise.with_apart(one, other)
-    return noise
-
-
-def test_what_windows_far_apart_differ_by_is_the_least_error_of_a_point() -> None:
-    assert apart(KNOWN_WINDOWS - 1, rate_ratio=0.001, power_ratio=0.003).floors_ratio == (0.01, 0.01)
-    noise = apart(KNOWN_WINDOWS, rate_ratio=0.001, power_ratio=0.003)
-    assert noise.floors_ratio == pytest.approx((0.001, 0.003), rel=0.01)
-    assert apart(20, rate_ratio=0.07, power_ratio=0.003).floors_ratio == pytest.approx((0.01, 0.003), rel=0.01)
-    point = estimate_point(window_of(*[0.1] * 20), power_limit_w=300.0, scatter=replace(STEADY, windows=noise))
-    assert point.rate_ci_ratio == pytest.approx(1.96 * 0.001, rel=0.1)
-    assert estimate_point(window_of(*[0.1] * 20), power_limit_w=300.0, scatter=STEADY).rate_ci_ratio > 0.0196
-
-
 @pytest.mark.parametrize("tells_times", [True, False])
 def test_a_stall_is_winsorised(*, tells_times: bool) -> None:
     times_s = [0.1, 0.102, 0.098, 0.101, 0.099] * 3

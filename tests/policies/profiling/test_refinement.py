@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.profiling import (
-    Observation,
     Refinement,
     begin,
     begin_refinement,
@@ -155,20 +154,3 @@ def test_a_merged_value_lies_between_its_parts(
     assert min(rates) * (1 - 1e-9) <= point.iterations_per_s <= max(rates) * (1 + 1e-9)
     assert point.n == 15 * (len(rows) + 1)
     assert (point.iterations_per_s_ci or 0.0) > 0
-
-
-def test_windows_minutes_apart_show_by_how_much_a_job_wanders() -> None:
-    """Neighbouring windows agree in either job; in one the rate goes up and down within the hour."""
-
-    def floor_ratio(wander_ratio: float, *, hours: float = 1.0) -> float:
-        refinement = begin_refinement(first_pass(Job()))
-        for second in range(round(3_600 * hours)):
-            rate_per_s = 20.0 * math.exp(wander_ratio * math.sin(second / 270.0))
-            seen = Observation(power_limit_w=240.0, active_s=1.0, n_iterations=rate_per_s, energy_j=200.0)
-            refinement = refine(SETTINGS, refinement, seen)
-        return refinement.scatter.windows.floors_ratio[0]
-
-    assert floor_ratio(0.0) < 1e-6
-    assert floor_ratio(0.0, hours=0.5) == 0.01, "in so short a time it may not have shown"
-    assert 0.002 < floor_ratio(0.005) < 0.01
-    assert floor_ratio(0.05) == 0.01
