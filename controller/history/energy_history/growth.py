@@ -143,16 +143,20 @@ def gpu_growth(before: Amounts, after: Amounts, *, is_same_controller: bool) -> 
     return growth(before if is_same_controller else {}, after)
 
 
-def begin_anew(before: Amounts, heard_s: float, counters: GpuEnergy) -> bool:
+def begin_anew(before: Amounts, heard_s: float, started_at_s: float | None, counters: GpuEnergy) -> bool:
     """Return whether counters of a GPU are a new controller's: they have fallen, or began after the last message.
+
+    One that has begun by a clock that was ahead is not new once the clock has caught up with that.
 
     Args:
         before: the counters of that message.
         heard_s: its time [Unix s].
+        started_at_s: when its controller had started [Unix s]; None: not known.
         counters: those now.
     """
     has_fallen = (counters.energy_j or 0.0) < (before.get("energy_j") or 0.0)
-    return has_fallen or (counters.started_at_s is not None and heard_s < counters.started_at_s <= counters.time_s)
+    is_of_another = counters.started_at_s is not None and counters.started_at_s != started_at_s
+    return has_fallen or (is_of_another and heard_s < (counters.started_at_s or 0.0) <= counters.time_s)
 
 
 def added(amounts: Amounts, more: Amounts) -> Amounts:

@@ -4,6 +4,7 @@ A site hears many controllers. A counter that has grown by more than boards can 
 another machine's of the same name: it counts nothing. What was only late is believed once enough time has passed.
 """
 
+import math
 from typing import Final
 
 from controller.history.energy_history.growth import (
@@ -44,13 +45,14 @@ def are_possible(amounts: Amounts, *, max_energy_j: float) -> bool:
     return all(abs(amounts.get(name) or 0.0) <= bound for name, bound in bounds.items())
 
 
-def is_possible_run(account: RunAccount | None, record: RunEnergy, grown: Amounts) -> bool:
+def is_possible_run(account: RunAccount | None, record: RunEnergy, grown: Amounts, *, now_s: float = math.inf) -> bool:
     """Return whether a run can have used, and its baseline can be, what a record says.
 
     Args:
         account: what was counted before it; None: nothing.
         record: the record.
         grown: by how much the account grows with it.
+        now_s: the time [Unix s]; what was counted by a clock that was far ahead says nothing of the time since.
     """
     if record.n_gpus > MAX_GPUS_OF_RUN or not 0 <= record.duration_s <= MAX_RUN_S:
         return False
@@ -69,7 +71,7 @@ def is_possible_run(account: RunAccount | None, record: RunEnergy, grown: Amount
         record
     ):
         return False
-    if account is None or record.final or account.time_s <= 0:
+    if account is None or record.final or not 0 < account.time_s <= now_s + FUTURE_S:
         return True
     elapsed_s = (record.time_s or 0.0) - account.time_s
     return are_possible(grown, max_energy_j=max_power_w * max(elapsed_s, 0.0)) or not any(grown.values())
@@ -86,7 +88,9 @@ def _has_possible_ratios(record: RunEnergy) -> bool:
     return is_narrow and is_share and 1 / _MAX_TIMES <= (record.slowdown_ratio or 1.0) <= _MAX_TIMES
 
 
-def foreign_gpu_growth(before: Amounts, heard_s: float | None, counters: GpuEnergy) -> Amounts | None:
+def foreign_gpu_growth(
+    before: Amounts, heard_s: float | None, started_at_s: float | None, counters: GpuEnergy
+) -> Amounts | None:
     """Return by how much the counters of a GPU of another machine have grown; None: by more than is possible.
 
     {} where the message is not newer than what was counted: a duplicate, one that the broker had retained, or of a
@@ -96,6 +100,7 @@ def foreign_gpu_growth(before: Amounts, heard_s: float | None, counters: GpuEner
     Args:
         before: the counters of the last message.
         heard_s: its time [Unix s]; None: there was none.
+        started_at_s: when its controller had started [Unix s]; None: not known.
         counters: those now.
     """
     after: Amounts = {name: getattr(counters, name) for name in GPU_AMOUNTS}
@@ -103,5 +108,5 @@ def foreign_gpu_growth(before: Amounts, heard_s: float | None, counters: GpuEner
         return growth(after, after)
     if counters.time_s <= heard_s:
         return {}
-    grown = growth({} if begin_anew(before, heard_s, counters) else before, after)
+    grown = growth({} if begin_anew(before, heard_s, started_at_s, counters) else before, after)
     return grown if are_possible(grown, max_energy_j=MAX_GPU_POWER_W * (counters.time_s - heard_s)) else None

@@ -114,7 +114,8 @@ def write_messages(
         session_s: when the controller started that publishes the counters of GPUs [Unix s]; None: others publish. Then
             only what is possible is believed, a controller is new where counters fall, and what a GPU had used before
             it was first heard of is not counted.
-        now_s: the time [Unix s]; a GPU whose newest counters are of the future begins anew.
+        now_s: the time [Unix s]: no quarter-hour after it has anything, whatever the clocks of others say; a GPU whose
+            newest counters are of the future begins anew.
 
     Returns:
         how many messages were not believed.
@@ -126,7 +127,7 @@ def write_messages(
         parsed = topics.parse(topic)
         if parsed is not None and payload:
             batch.add(parsed, payload)
-    n_impossible = _write_runs(connection, batch.runs, is_foreign=session_s is None)
+    n_impossible = _write_runs(connection, batch.runs, is_foreign=session_s is None, now_s=now_s)
     n_impossible += _write_gpus(connection, batch.energies, batch.changes, session_s, now_s)
     _write_grid(connection, batch.signals)
     return n_impossible
@@ -165,7 +166,11 @@ def _decoded(payload: bytes, kind: type[M]) -> M | None:
 
 
 def _write_runs(
-    connection: Connection, runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]], *, is_foreign: bool
+    connection: Connection,
+    runs: Mapping[RunName, Sequence[tuple[RunEnergy, bytes]]],
+    *,
+    is_foreign: bool,
+    now_s: float,
 ) -> int:
     known = _known_runs(connection, runs)
     written: dict[RunName, tuple[RunAccount, list[tuple[int, Amounts]], list[tuple[RunEnergy, bytes]]]] = {}
@@ -173,7 +178,8 @@ def _write_runs(
     n_free = _n_free(connection, RUNS, 2 * MAX_RUNS) if not known.keys() >= runs.keys() else 0
     for name, records in runs.items():
         found = known.get(name)
-        account, of_run, kept = _grown(None if found is None else _account(found), records, is_foreign=is_foreign)
+        account = None if found is None else _account(found)
+        account, of_run, kept = _grown(account, records, is_foreign=is_foreign, now_s=now_s)
         n_impossible += len(records) - len(of_run)
         if account is None or not kept:
             continue
@@ -223,19 +229,19 @@ def _run_row(account: RunAccount, record: RunEnergy, payload: bytes) -> Row:
 
 
 def _grown(
-    account: RunAccount | None, records: Sequence[tuple[RunEnergy, bytes]], *, is_foreign: bool
+    account: RunAccount | None, records: Sequence[tuple[RunEnergy, bytes]], *, is_foreign: bool, now_s: float
 ) -> tuple[RunAccount | None, list[tuple[int, Amounts]], list[tuple[RunEnergy, bytes]]]:
     """Return the account of a run, in which quarter-hours it has grown, and its records that are believed and new."""
     growths: list[tuple[int, Amounts]] = []
     kept: list[tuple[RunEnergy, bytes]] = []
     for record, payload in records:
         after, grown = run_growth(account, record, is_foreign=is_foreign)
-        if is_foreign and not is_possible_run(account, record, grown):
+        if is_foreign and not is_possible_run(account, record, grown, now_s=now_s):
             continue
         if after is not account:  # else it is older than the newest
             account = after
             kept.append((record, payload))
-        growths.append((quarter_of(after.time_s), grown))
+        growths.append((quarter_of(min(after.time_s, now_s)), grown))
     return account, growths, kept
 
 
@@ -318,21 +324,26 @@ def _write_gpus(
             if grown is None:
                 n_impossible += 1
             elif grown:
-                row, starts_s = rows[name], quarter_of(energy.time_s)
+                row, starts_s = rows[name], quarter_of(min(energy.time_s, now_s))
                 _count(growths, row["id"], starts_s, grown)
                 quarter = starts_s, row["id"]
                 currencies[quarter] = _joined(currencies.get(quarter), _currency_of_growth(energy, grown))
-                before: Amounts = {"energy_j": _number(row.get("energy_j"))}
-                is_new = row["session_s"] != session_s or begin_anew(before, _number(row["heard_s"]) or 0.0, energy)
+                is_new = _begin_anew(row, energy) if session_s is None else row["session_s"] != session_s
                 counters_of = {key: getattr(energy, key) for key in GPU_AMOUNTS}
                 row |= {key: value for key, value in counters_of.items() if is_new or value is not None}
-                row |= {"session_s": session_s, "gpu_index": energy.gpu_index, "heard_s": energy.time_s}
+                row["session_s"] = energy.started_at_s if session_s is None else session_s
+                row |= {"gpu_index": energy.gpu_index, "heard_s": energy.time_s}
     _upsert(connection, GPU_QUARTERS, growths, currencies)
     updated = ("session_s", "gpu_index", "heard_s", *GPU_AMOUNTS)
     heard = [rows[name] for name in energies if name in rows]
     _update(connection, GPUS, [{"number": row["id"]} | _columns(row, updated) for row in heard])
     _write_decisions(connection, {rows[name]["id"]: of_gpu for name, of_gpu in changes.items() if name in rows})
     return n_impossible + sum(len(of_gpu) for name, of_gpu in changes.items() if name not in rows)
+
+
+def _begin_anew(row: Row, energy: GpuEnergy) -> bool:
+    before: Amounts = {"energy_j": _number(row.get("energy_j"))}
+    return begin_anew(before, _number(row["heard_s"]) or 0.0, _number(row["session_s"]), energy)
 
 
 def _currency_of_growth(energy: GpuEnergy, grown: Amounts) -> str | None:
@@ -348,7 +359,7 @@ def _gpu_growth(row: Row, energy: GpuEnergy, session_s: float | None, now_s: flo
         return {} if grown is None else grown
     heard_s = _number(row["heard_s"])
     is_known = before["energy_j"] is not None and heard_s is not None and heard_s <= now_s + FUTURE_S
-    return foreign_gpu_growth(before, heard_s if is_known else None, energy)
+    return foreign_gpu_growth(before, heard_s if is_known else None, _number(row["session_s"]), energy)
 
 
 def _write_decisions(connection: Connection, changes: Mapping[int, Sequence[LimitChange]]) -> None:

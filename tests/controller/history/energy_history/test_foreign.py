@@ -1,5 +1,7 @@
 """What a site believes of many controllers: nothing counts twice, and nothing that boards cannot have used."""
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import Connection, event, func, select
 
@@ -111,6 +113,60 @@ def test_a_clock_that_was_set_back_counts_once_it_has_caught_up() -> None:
     with memory() as connection:
         write(connection, *counters((FUTURE_S, 1e5), (0, 1.5e5), (1800, 2e5), (FUTURE_S + 60, 3e5)))
         assert gpu_j(connection) == pytest.approx(2e5)
+
+
+CLOCKS = {
+    "ahead": lambda _: 600.0,
+    "behind": lambda _: -600.0,
+    "steps forward": lambda after_s: 1_200.0 * (after_s > 7_200),
+    "steps back": lambda after_s: -1_200.0 * (after_s > 7_200),
+    "ahead until it is set": lambda after_s: 3_000.0 * (after_s <= 7_200),
+    "behind by days until it is set": lambda after_s: -9 * DAY_S * (after_s <= 7_200),
+}
+"""By how much the clock of a node is ahead of that of the site [s], so long after its run began [s]."""
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["the node's own", "the site's"])
+@pytest.mark.parametrize("ahead_s", CLOCKS.values(), ids=CLOCKS.keys())
+def test_no_quarter_hour_is_lost_or_counted_twice_where_clocks_differ_or_step(
+    ahead_s: Callable[[float], float], is_own: bool
+) -> None:
+    hours, power_w = 6, 300.0
+    started_at_s = MIDNIGHT_S + ahead_s(0.0)
+    with memory() as connection:
+        for after_s in range(0, hours * 3_600 + 1, 30):
+            now_s, used_j = MIDNIGHT_S + after_s, power_w * after_s
+            time_s = now_s + ahead_s(after_s)
+            record = run_record(time_s=time_s, duration_s=after_s, energy_j=used_j)
+            messages = [run_message(record), gpu_message(time_s, used_j, started_at_s=started_at_s)]
+            session_s = started_at_s if is_own else None
+            write_messages(connection, messages, topics=TOPICS, session_s=session_s, now_s=now_s)
+            newest_s = connection.execute(select(func.max(RUN_QUARTERS.c.starts_s))).scalar()
+            assert newest_s is None or newest_s <= now_s, "a report until now has all that is known"
+        used_j = hours * 3_600 * power_w
+        assert [run_j(connection), gpu_j(connection)] == pytest.approx([used_j, used_j])
+        quarters_j = connection.execute(select(RUN_QUARTERS.c.energy_j)).scalars().all()
+    assert max(quarters_j) <= (900 + 3_000) * power_w + 1.0, "at most what a clock that was set back has waited"
+
+
+def test_runs_go_on_where_the_clock_of_site_and_node_was_days_ahead() -> None:
+    ahead_s = 9 * DAY_S
+    with memory() as connection:
+        for after_s, ahead in ((0.0, ahead_s), (60.0, ahead_s), (120.0, 0.0), (180.0, 0.0)):
+            message = run_at(ahead + after_s, after_s, 300.0 * after_s)
+            assert write(connection, message, now_s=MIDNIGHT_S + ahead + after_s) == 0
+        assert run_j(connection) == pytest.approx(300.0 * 180)
+
+
+def test_counters_of_a_clock_that_was_ahead_are_not_new_once_it_is_as_late_as_they_began() -> None:
+    ahead_s = 9 * DAY_S
+    started_at_s = MIDNIGHT_S + ahead_s
+    readings = ((ahead_s + 10, 1e5), (0.0, 1.2e5), (60.0, 1.3e5), (ahead_s + 60, 1.5e5), (ahead_s + 120, 1.6e5))
+    with memory() as connection:
+        for after_s, energy_j in readings:
+            message = gpu_message(MIDNIGHT_S + after_s, energy_j, started_at_s=started_at_s)
+            write(connection, message, now_s=MIDNIGHT_S + after_s)
+        assert gpu_j(connection) == pytest.approx(4e4)
 
 
 def test_boards_are_known_by_node_and_uuid_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

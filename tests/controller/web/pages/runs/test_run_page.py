@@ -86,7 +86,7 @@ def test_a_run_has_its_numbers_with_their_intervals() -> None:
 
 
 def test_the_work_of_a_run_is_shown_with_the_energy_for_it_where_it_is_told() -> None:
-    work = {"work": 8.2e8, "total_work": 1.5e9, "work_unit": "tokens", "energy_j": 3.69e6}
+    work: dict[str, Any] = {"work": 8.2e8, "total_work": 1.5e9, "work_unit": "tokens", "energy_j": 3.69e6}
     assert "work 820 million of 1.5 billion tokens at 1.25 Wh per million" in found(one_run(**work)).text
     assert "work" not in found(one_run()).text.partition("against the same work")[0]
 
