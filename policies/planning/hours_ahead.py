@@ -196,11 +196,11 @@ def expected_saving(
         surplus_ratio = (used_s - (1 - signal_ratio) * twin_s) / base_cost
         forecast_error_ratio = _forecast_error_ratio(ahead.values, until_s, surplus_ratio, evidence)
         if forecast_error_ratio is not None:
-            limits_error_ratio = errors.weighted(ahead.values, saved_s) / base_cost
+            limits_error_ratio = errors.weighted_s(ahead.values, saved_s) / base_cost
             signal_error_ratio = math.hypot(limits_error_ratio, forecast_error_ratio)
     return ExpectedSaving(
         energy_ratio=1 - float(used_s.sum()) / base_s,
-        energy_error_ratio=errors.weighted(np.ones(len(mixes)), saved_s) / base_s,
+        energy_error_ratio=errors.weighted_s(np.ones(len(mixes)), saved_s) / base_s,
         signal_ratio=signal_ratio,
         signal_error_ratio=signal_error_ratio,
     )
@@ -219,7 +219,7 @@ class _UseErrors(NamedTuple):
     shared_s: Values
     correlation: Values
 
-    def weighted(self, weights: Values, saved_s: Values) -> float:
+    def weighted_s(self, weights: Values, saved_s: Values) -> float:
         """Return the standard deviation of a weighted sum over the hours; of `saved_s` they lose by looks."""
         own = weights @ self.own_s
         looks = LOOKS_ERROR_RATIO * float(weights @ saved_s)

@@ -312,8 +312,7 @@ def _write_gpus(
     n_impossible = 0
     for name in {**energies, **changes}:
         if name not in rows and len(rows) < MAX_GPUS:
-            heard = (*energies.get(name, ()), *changes.get(name, ()))
-            index = next((each.gpu_index for each in heard if each.gpu_index is not None), None)
+            index = next((each.gpu_index for each in changes.get(name, ()) if each.gpu_index is not None), None)
             number = _inserted(connection, GPUS, name._asdict() | {"gpu_index": index})
             rows[name] = {"session_s": None, "gpu_index": index, "heard_s": None, "id": number}
     for name, counters in energies.items():

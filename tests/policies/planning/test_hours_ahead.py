@@ -324,7 +324,7 @@ def test_what_is_not_known_of_a_forecast_counts_where_the_signal_changes() -> No
 
 
 @pytest.mark.parametrize("alike_h", [0.01, 2.0, 6.0, 1e6])
-def test_the_error_is_that_under_forecasts_whose_hours_are_off_together_as_they_were(alike_h: float) -> None:
+def test_the_error_is_that_under_past_forecasts_each_of_them_whole(alike_h: float) -> None:
     rng, n_draws, rms = np.random.default_rng(7), 400, 40.0
     values = 300 + 100 * np.sin(np.arange(24) / 24 * 2 * np.pi)
     rates = (values < 300).astype(float)
