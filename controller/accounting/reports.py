@@ -340,6 +340,8 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     for name in SUMMED:
         a, b = getattr(whole, name), getattr(part, name)
         sums[name] = None if a is None or b is None else a + b
+    if whole.work_unit != part.work_unit:  # tokens and images have no sum
+        sums |= {"work": None, "total_work": None}
     incomplete = list(dict.fromkeys([*whole.incomplete, *part.incomplete]))
     limit_w = _mean_power_limit_w(whole, part)
     unmeasured_s = max(whole.unmeasured_s or 0.0, part.unmeasured_s or 0.0) or None
@@ -408,12 +410,14 @@ def _joint_pinned(parts: Sequence[RunEnergy]) -> dict[str, float | None]:
 
 def _joint_split(parts: Sequence[RunEnergy], baselines: Sequence[float]) -> dict[str, float | None]:
     """Return the parts of what several nodes have saved, weighted by their baselines; None where one does not know."""
-    split: dict[str, float | None] = {}
-    for field in (f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")):
-        ratios = [getattr(part, field) for part in parts]
-        weighted = [each * ratio for each, ratio in zip(baselines, ratios, strict=True) if ratio is not None]
-        split[field] = sum(weighted) / sum(baselines) if len(weighted) == len(parts) else None
-    return split
+    names = [f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")]
+    if any(getattr(part, name) is None for part in parts for name in names):
+        return dict.fromkeys(names)
+    whole = sum(baselines)
+    return {
+        name: sum(each * getattr(part, name) for each, part in zip(baselines, parts, strict=True)) / whole
+        for name in names
+    }
 
 
 class _Joint(NamedTuple):
