@@ -340,6 +340,8 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     for name in SUMMED:
         a, b = getattr(whole, name), getattr(part, name)
         sums[name] = None if a is None or b is None else a + b
+    if whole.work_unit != part.work_unit:  # tokens and images have no sum
+        sums |= {"work": None, "total_work": None}
     incomplete = list(dict.fromkeys([*whole.incomplete, *part.incomplete]))
     limit_w = _mean_power_limit_w(whole, part)
     unmeasured_s = max(whole.unmeasured_s or 0.0, part.unmeasured_s or 0.0) or None
@@ -348,24 +350,21 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     )
     if not part.n_gpus:
         return total
-    if not whole.n_gpus:
-        return msgspec.structs.replace(total, **{name: getattr(part, name) for name in ("evidence", *_NOTHING_KNOWN)})
-    return _with_joint_saving(total, whole, part)
+    return _with_joint_saving(total, [whole, part] if whole.n_gpus else [part])
 
 
-def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> RunEnergy:
-    """Return the sum of two parts with what both have saved; without, where that is not known of one of them."""
-    both = whole, part
-    have_one_signal = len({(each.carbon_g is None, each.cost is None) for each in both}) == 1
-    if not (have_one_signal and all(_is_known(each) for each in both)):
-        evidence = "other_nodes" if whole.evidence in KNOWN_EVIDENCE else whole.evidence
+def _with_joint_saving(total: RunEnergy, parts: Sequence[RunEnergy]) -> RunEnergy:
+    """Return the sum of parts with what they have saved; without, where that is not known of one of them."""
+    have_one_signal = len({(each.carbon_g is None, each.cost is None) for each in parts}) == 1
+    if not (have_one_signal and all(_is_known(each) for each in parts)):
+        evidence = "other_nodes" if parts[0].evidence in KNOWN_EVIDENCE else parts[0].evidence
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence=evidence)
-    if all(each.evidence == "nothing_changed" for each in both):
+    if all(each.evidence == "nothing_changed" for each in parts):
         return with_saving(total, _UNCHANGED)
-    energy = _joint_ratio(both, "saved_energy", [each.energy_j for each in both])
+    energy = _joint_ratio(parts, "saved_energy", [each.energy_j for each in parts])
     name = next((name for name in ("carbon_g", "cost") if getattr(total, name) is not None), "energy_j")
-    saved = _joint_ratio(both, "saved", [getattr(each, name) for each in both])
-    slowest = max(both, key=lambda each: each.slowdown_ratio or 0.0)  # the nodes wait for each other
+    saved = _joint_ratio(parts, "saved", [getattr(each, name) for each in parts])
+    slowest = max(parts, key=lambda each: each.slowdown_ratio or 0.0)  # the nodes wait for each other
     if energy is None or saved is None or not (slowest.slowdown_ratio or 0.0) >= LEAST_REST_RATIO:
         return msgspec.structs.replace(total, **_NOTHING_KNOWN, evidence="no_baseline")
     if max(energy.ci90_ratio, saved.ci90_ratio, slowest.slowdown_ci90_ratio or 0.0) > MAX_CI90_RATIO:
@@ -383,8 +382,8 @@ def _with_joint_saving(total: RunEnergy, whole: RunEnergy, part: RunEnergy) -> R
         saved_energy_ci90_ratio=energy.ci90_ratio,
         slowdown_ratio=slowest.slowdown_ratio,
         slowdown_ci90_ratio=slowest.slowdown_ci90_ratio,
-        **_joint_split(both, saved.baselines),
-        **_joint_pinned(both),
+        **_joint_split(parts, saved.baselines),
+        **_joint_pinned(parts),
     )
 
 
@@ -408,12 +407,14 @@ def _joint_pinned(parts: Sequence[RunEnergy]) -> dict[str, float | None]:
 
 def _joint_split(parts: Sequence[RunEnergy], baselines: Sequence[float]) -> dict[str, float | None]:
     """Return the parts of what several nodes have saved, weighted by their baselines; None where one does not know."""
-    split: dict[str, float | None] = {}
-    for field in (f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")):
-        ratios = [getattr(part, field) for part in parts]
-        weighted = [each * ratio for each, ratio in zip(baselines, ratios, strict=True) if ratio is not None]
-        split[field] = sum(weighted) / sum(baselines) if len(weighted) == len(parts) else None
-    return split
+    names = [f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")]
+    if any(getattr(part, name) is None for part in parts for name in names):
+        return dict.fromkeys(names)
+    whole = sum(baselines)
+    return {
+        name: sum(each * getattr(part, name) for each, part in zip(baselines, parts, strict=True)) / whole
+        for name in names
+    }
 
 
 class _Joint(NamedTuple):

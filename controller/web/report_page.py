@@ -259,7 +259,8 @@ def _rows(page: ReportPage) -> Iterator[Markup]:
         yield _table((page.by, *PART_NAMES.values()), split)
     if any(map(worked_text, shown)):
         yield element("p", escaped("The work that trainings tell, and the energy of the GPUs for it:"))
-        yield _table((page.by, "work"), [(row.name, text) for row in shown if (text := worked_text(row))])
+        worked = [(row.name, worked_text(row) or UNKNOWN) for row in shown if row is shown[-1] or worked_text(row)]
+        yield _table((page.by, "work"), worked)
     if len(page.rows) > MAX_ROWS:
         left_out = number_text(len(page.rows) - MAX_ROWS)
         which = "earlier ones" if page.by == "day" else "more, which used less,"

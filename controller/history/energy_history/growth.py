@@ -35,6 +35,8 @@ WORKED: Final = ("work", "worked_energy_j")
 """How much work was done, and what was used until it was known."""
 RUN_AMOUNTS: Final = (*USED, *COMPARED, *BASELINE, *SPLIT, *WORKED)
 GPU_AMOUNTS: Final = ("energy_j", "carbon_g", "cost")
+SAME_RATIO: Final = 0.001
+"""By so much of the baseline the parts of a saving may be off it: records round them."""
 CURRENCY_SEPARATOR: Final = ", "
 """Between the currencies of a run or GPU that was priced in several."""
 
@@ -192,16 +194,27 @@ def _baseline(record: RunEnergy) -> Amounts:
 
 
 def _split(record: RunEnergy, shares: Amounts) -> Amounts:
-    """Return what the saving is made of; None where one of the parts is not known, or not with its interval."""
+    """Return what the saving is made of; None where one of the parts is not known, or not with its interval.
+
+    The better limit has what the others leave, so that parts add up to the saving on each day of a long run, too:
+    records round ratios to 0.0001 of all that the run would have used.
+    """
     ratios = {part: getattr(record, f"saved_{part}_ratio") for part, _ in SPLIT.values()}
     halves = [getattr(record, f"saved_{part}_ci90_ratio") for part in ratios]
     if None in (*ratios.values(), *halves):
         return dict.fromkeys(SPLIT)
-    baselines = {quantity: shares[f"baseline_{quantity}"] for _, quantity in SPLIT.values()}
-    return {
-        name: None if (baseline := baselines[quantity]) is None else ratios[part] * baseline
-        for name, (part, quantity) in SPLIT.items()
-    }
+    amounts: Amounts = {}
+    for quantity in dict.fromkeys(quantity for _, quantity in SPLIT.values()):
+        used, baseline = shares[f"compared_{quantity}"], shares[f"baseline_{quantity}"]
+        if used is None or baseline is None:
+            amounts |= {f"{part}_{quantity}": None for part in ratios}
+            continue
+        parts = {part: ratio * baseline for part, ratio in ratios.items()}
+        rest = baseline - used - sum(parts.values())
+        is_rounding = abs(rest) <= SAME_RATIO * abs(baseline)
+        parts["better_limit"] += rest
+        amounts |= {f"{part}_{quantity}": amount if is_rounding else None for part, amount in parts.items()}
+    return amounts
 
 
 def _bare(name: str) -> str:

@@ -9,7 +9,15 @@ from msgspec import Meta, Struct
 from sqlalchemy import Connection
 
 from controller.history.energy_history.growth import day_of
-from controller.history.energy_history.reading import Period, RunFilter, gpu_entries, node_entries, oldest_s, run_parts
+from controller.history.energy_history.reading import (
+    Period,
+    RunFilter,
+    gpu_entries,
+    next_quarter_s,
+    node_entries,
+    oldest_s,
+    run_parts,
+)
 from controller.history.energy_history.report import HOW_COMBINED, Entry, Part, entry_of, sum_of_gpus
 from controller.history.energy_history.sentence import headline, how_counted
 from policies.vocabulary.units import DAY_S
@@ -130,7 +138,7 @@ def make_reports(
     begin_s = min(oldest_s(connection) or now_s, now_s)
     period = period or Period(begin_s, now_s)
     asked = {query.by for query in queries}
-    days = dict(_days(Period(max(period.since_s, begin_s), period.until_s), zone)) if "day" in asked else {}
+    days = dict(_days(connection, Period(max(period.since_s, begin_s), period.until_s), zone)) if "day" in asked else {}
     parts, of_days, total_of_runs = list[Part](), dict[str, list[Part]](), Entry(name="total")
     counted: list[str] = []
     if asked - BY_HARDWARE.keys():
@@ -168,9 +176,16 @@ def _groups(parts: list[Part], by: str) -> dict[str, list[Part]]:
     return groups
 
 
-def _days(period: Period, zone: tzinfo | None) -> Iterator[tuple[str, Period]]:
+def _days(connection: Connection, period: Period, zone: tzinfo | None) -> Iterator[tuple[str, Period]]:
+    """Yield the days of a period, without those of a long time in which nothing ran, as before a clock was set."""
     at_s = period.since_s
     while at_s < period.until_s:
-        _, end_s = day_of(at_s, zone)
+        begin_s, end_s = day_of(at_s, zone)
+        next_s = next_quarter_s(connection, begin_s - DAY_S)  # a merged day may begin before this one, and count in it
+        if next_s is None or next_s >= period.until_s:
+            return
+        if next_s >= end_s:
+            at_s = next_s
+            continue
         yield f"{datetime.fromtimestamp(at_s, zone):%Y-%m-%d}", Period(at_s, min(end_s, period.until_s))
         at_s = end_s

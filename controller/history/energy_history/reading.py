@@ -116,6 +116,13 @@ def oldest_s(connection: Connection) -> float | None:
     return min((float(value) for value in starts_s if value is not None), default=None)
 
 
+def next_quarter_s(connection: Connection, since_s: float) -> float | None:
+    """Return when the first quarter-hour or day of a run begins from a time on [Unix s]; None: there is none."""
+    first = select(func.min(RUN_QUARTERS.c.starts_s)).where(RUN_QUARTERS.c.starts_s >= since_s)
+    value = connection.execute(first).scalar()
+    return None if value is None else float(value)
+
+
 def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilter) -> list[list[Part]]:
     """Return what each run used and saved in each period; those that did neither are left out.
 

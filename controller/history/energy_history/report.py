@@ -10,7 +10,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from controller.history.energy_history.growth import CURRENCY_SEPARATOR, GPU_AMOUNTS, SPLIT, WORKED, Amounts, added
+from controller.history.energy_history.growth import (
+    BASELINE,
+    COMPARED,
+    CURRENCY_SEPARATOR,
+    GPU_AMOUNTS,
+    SAME_RATIO,
+    SPLIT,
+    WORKED,
+    Amounts,
+    added,
+)
 from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 
 HOW_COMBINED: Final = (
@@ -20,8 +30,6 @@ HOW_COMBINED: Final = (
 TOO_EARLY: Final = "too early to tell"
 PARTS: Final = tuple(dict.fromkeys(part for part, _ in SPLIT.values()))
 """Of a saving."""
-SAME_RATIO: Final = 0.001
-"""By so much of the baseline the parts of a saving may be off its sum: records round them."""
 _INTERVALS: Final = {
     ("saved_ci90_ratio",): ("saved_ratio", "baseline_carbon_g", "baseline_cost"),
     ("saved_energy_ci90_ratio",): ("saved_energy_ratio", "baseline_energy_j"),
@@ -157,7 +165,7 @@ def entry_of(name: str, parts: Sequence[Part]) -> Entry:
 
 def _worked(parts: Sequence[Part]) -> dict[str, Any]:
     """Return the work of the runs that tell it, and what they used for it; nothing where their units differ."""
-    known = [part for part in parts if part.amounts.get("work")]
+    known = [part for part in parts if part.amounts.get("work") is not None and any(map(part.amounts.get, WORKED))]
     units = {part.record.work_unit for part in known}
     if len(units) != 1:
         return {}
@@ -184,7 +192,11 @@ def saving_parts(entry: Entry) -> list[SavingPart]:
 def _split(parts: Sequence[Part], quantity: str) -> Amounts:
     """Return what the saving of runs is made of; nothing where that is not known of each, so that it adds up."""
     known = _known_of(parts, quantity)
-    if not known or any(getattr(part.record, _half_of(name)) is None for part in known for name in PARTS):
+    if not known or any(
+        part.amounts[f"{name}_{quantity}"] is None or getattr(part.record, _half_of(name)) is None
+        for part in known
+        for name in PARTS
+    ):
         return {}
     used, baseline = _sums(known, quantity)
     saved = {name: sum(part.amounts[f"{name}_{quantity}"] or 0.0 for part in known) for name in PARTS}
@@ -229,7 +241,9 @@ def _in_one_currency(cost: float | None, currencies: Iterable[str | None]) -> tu
 
 
 def _is_measured(part: Part) -> bool:
-    return bool(part.amounts.get("baseline_energy_j")) and part.record.saved_energy_ci90_ratio is not None
+    """Return whether it is known what was saved; what a training uses while it waits has a baseline of nothing."""
+    is_compared = any(part.amounts.get(name) for name in (*COMPARED, *BASELINE))
+    return is_compared and part.record.saved_energy_ci90_ratio is not None
 
 
 def _saved(parts: Sequence[Part], quantity: str) -> Amounts:

@@ -12,6 +12,7 @@ from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import (
+    SPLIT,
     RunReporter,
     energy_report,
     how_counted,
@@ -190,14 +191,16 @@ def _maybe(least: float, most: float) -> st.SearchStrategy[float | None]:
     )
 
 
+SPLIT_RATIOS = [f"saved_{part}_{end}" for part in SPLIT for end in ("ratio", "ci90_ratio")]
 RATIOS = [f"{what}_{end}" for what in ("saved", "saved_energy", "slowdown") for end in ("ratio", "ci90_ratio")]
 PINNED_EXTRA = [name for name in NUMBERS if name.startswith("pinned_extra")]
 ANY_PART = st.builds(
     run_energy,
     evidence=st.sampled_from([None, "too_early", "measured", "measured", "nothing_changed"]),
+    n_gpus=st.sampled_from([0, 1, 1]),
     energy_j=st.floats(0.0, 1e18),
     cost=_maybe(-1e18, 1e18),
-    **{name: _maybe(0.0 if "_ci90_" in name else -1e18, 1e18) for name in (*RATIOS, *PINNED_EXTRA)},
+    **{name: _maybe(0.0 if "_ci90_" in name else -1e18, 1e18) for name in (*RATIOS, *PINNED_EXTRA, *SPLIT_RATIOS)},
 )
 
 
@@ -205,19 +208,30 @@ ANY_PART = st.builds(
 def test_whatever_another_node_says_no_number_is_told_without_its_interval(own: RunEnergy, other: RunEnergy) -> None:
     whole = summed(own, [other])
     told = {name for name in NUMBERS if getattr(whole, name) is not None}
+    if not other.n_gpus:
+        assert told == {name for name in NUMBERS if getattr(own, name) is not None}, "the node knows its own"
+        return
     assert (whole.evidence in KNOWN_EVIDENCE) == bool(told)
     if told:
         assert set(RATIOS) <= told
-        assert set(PINNED_EXTRA) & told in (set(), set(PINNED_EXTRA))
+        for all_or_none in (PINNED_EXTRA, SPLIT_RATIOS) if whole.evidence == "measured" else ():
+            assert {name for name in all_or_none if getattr(whole, name) is not None} in (set(), set(all_or_none))
         assert all(math.isfinite(getattr(whole, name)) for name in told)
         halves = whole.saved_ci90_ratio, whole.saved_energy_ci90_ratio, whole.slowdown_ci90_ratio
         assert all(half is not None and half <= MAX_CI90_RATIO for half in halves)
 
 
+@pytest.mark.parametrize(("unit", "work"), [("tokens", 3e6), ("images", None), (None, None)])
+def test_work_adds_up_over_nodes_that_count_the_same(unit: str | None, work: float | None) -> None:
+    own, other = run_energy(work=1e6, work_unit="tokens"), run_energy(work=2e6, work_unit=unit)
+    assert [summed(own, [other]).work, summed(other, [own]).work] == [work, work]
+
+
 def test_a_node_without_a_gpu_knows_nothing_and_takes_nothing_away() -> None:
     idle = run_energy(n_gpus=0, energy_j=0.0)
     for whole in (summed(measured(), [idle]), summed(idle, [measured()])):
-        assert (whole.evidence, whole.saved_ratio, whole.slowdown_ratio, whole.n_gpus) == ("measured", 0.2, 1.02, 1)
+        assert (whole.evidence, whole.slowdown_ratio, whole.n_gpus) == ("measured", 1.02, 1)
+        assert whole.saved_ratio == pytest.approx(0.2)
 
 
 ZERO: dict[str, Any] = {
@@ -284,14 +298,16 @@ def test_the_parts_of_a_saving_are_told_with_their_intervals_and_add_up() -> Non
 
 
 def test_the_parts_of_several_nodes_are_weighted_by_their_baselines() -> None:
-    known = {"saved_better_limit_ratio": 0.2, "saved_better_limit_ci90_ratio": 0.002}
-    none = {"saved_better_limit_ratio": 0.0, "saved_better_limit_ci90_ratio": 0.0}
+    none = dict.fromkeys(SPLIT_RATIOS, 0.0)
+    known = none | {"saved_better_limit_ratio": 0.2, "saved_better_limit_ci90_ratio": 0.002}
     own = measured(energy_j=80.0, saved_ratio=0.2, **known)
     whole = summed(own, [measured(energy_j=300.0, saved_ratio=0.0, **none)])
     halved = whole.saved_better_limit_ratio, whole.saved_better_limit_ci90_ratio
     assert halved == pytest.approx((0.05, 0.0005))
-    assert whole.saved_following_ratio is None, "no node knows it"
-    assert summed(own, [measured(energy_j=300.0)]).saved_better_limit_ratio is None, "one does not"
+    unsure = measured(energy_j=300.0, saved_ratio=0.0, **none | {"saved_following_ci90_ratio": None})
+    for other in (measured(energy_j=300.0), unsure):
+        told = summed(own, [other])
+        assert [getattr(told, name) for name in SPLIT_RATIOS] == [None] * len(SPLIT_RATIOS)
 
 
 def test_a_measured_saving_is_told_with_its_intervals_and_baselines() -> None:

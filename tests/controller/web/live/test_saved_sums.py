@@ -68,8 +68,8 @@ async def test_a_day_begins_at_midnight_and_is_as_long_as_its_clocks_say(date: s
             for at_s, energy_j, carbon_g in used
         ]
         messages = [run_message(measured(record, saved_ratio=0.1)) for record in records]
-        for number, message in enumerate(messages):
-            write_messages(connection, messages=[message], topics=TOPICS, session_s=None, now_s=midnight_s + number)
+        for (at_s, *_), message in zip(used, messages, strict=True):
+            write_messages(connection, messages=[message], topics=TOPICS, session_s=None, now_s=midnight_s + at_s)
         sums = SavedSums(FakeStore(connection))
         end_s = midnight_s + day_hours * HOUR_S
         assert sums.at(end_s - 1, MACHINE_ZONE) is None
