@@ -157,6 +157,29 @@ def test_whatever_nodes_publish_there_is_a_curve_at_the_leaders_limits(
     assert all(now.iterations_per_s <= own.iterations_per_s for now, own in zip(joint.points, OWN.points, strict=True))
 
 
+KNOWN_POINTS = st.builds(
+    NodeProfileEntry,
+    power_limit_w=st.floats(0, 1e6),
+    power_w=st.floats(0, 1e6),
+    iterations_per_s=st.floats(0, 1e18),
+    active_s=st.just(60.0),
+    energy_ratio=st.none() | st.floats(0, 1e18),
+    energy_ci90_ratio=st.none() | st.floats(0, 1e18),
+)
+
+
+@given(st.lists(st.tuples(KNOWN_POINTS, KNOWN_POINTS, KNOWN_POINTS), min_size=1, max_size=4))
+def test_whatever_nodes_publish_of_energies_the_leader_goes_on(
+    published: list[tuple[NodeProfileEntry, NodeProfileEntry, NodeProfileEntry]],
+) -> None:
+    others = OtherNodes()
+    for number, entries in enumerate(published):
+        at = [msgspec.structs.replace(entry, power_limit_w=w) for w, entry in zip(LIMITS_W, entries, strict=True)]
+        others.on_profile(f"node-{number}", msgspec.structs.replace(part(), points=at))
+    found = joint_ratios(ratios_of(1.2, 1.25, 1.0), OWN, share(1 + len(published)), list(others.profiles.values()))
+    assert found is None or all(each.energy_ratio > 0 for each in found[0])
+
+
 def test_the_number_of_remembered_nodes_is_bounded() -> None:
     others = OtherNodes()
     for number in range(MAX_NODES + 10):
