@@ -51,7 +51,7 @@ def find_owner(client: OrderClient, options: argparse.Namespace) -> PinOwner:
     Raises:
         ControllerError: there is no such run, or there are several.
     """
-    return str(options.gpu) if options.gpu else find_run(client, options)
+    return str(options.gpu) if options.gpu is not None else find_run(client, options)
 
 
 def find_run(client: OrderClient, options: argparse.Namespace) -> RunKey:

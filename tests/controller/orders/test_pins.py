@@ -392,16 +392,18 @@ async def test_a_file_that_is_whole_pins(tmp_path: Path) -> None:
 
 
 async def test_of_two_pins_the_later_one_counts_when_the_clock_was_set_back_between_them(tmp_path: Path) -> None:
-    bench = PinBench(tmp_path)
+    bench, after = PinBench(tmp_path), PinBench(tmp_path)
     async with bench.training():
-        bench.pins.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
+        bench.pin(240.0, by="bob")
         await bench.train(1)
         now_s = bench.clock.now_s
         bench.clock.now_s = lambda: now_s() - 600.0  # type: ignore[method-assign]
-        bench.pin(240.0, by="bob")
+        bench.pins.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
         pin = bench.pins.pin_of(KEY)
         assert pin is not None
-        assert pin.by == "bob"
+        assert pin.by == "ada"
+    async with after.training():
+        assert after.pins.pin_of(KEY) == pin, "after a restart, too"
 
 
 async def test_a_clock_that_is_set_back_makes_no_pin_longer_and_one_set_ahead_ends_it(tmp_path: Path) -> None:
