@@ -128,6 +128,7 @@ class RunPins(StandingOrders[Pin, PinnableRun]):
             until_s=pin.until_s,
             why=pin.why,
             by=pin.by,
+            gpu_uuid=pin.gpu_uuid,
             detail="no run has this GPU now: it has its prior limit",
         )
         return state if run is None else self._state_at(run, held, state)

@@ -193,6 +193,7 @@ async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tm
         assert [limiter.targets[-1].power_limit_w for limiter in bench.limiters] == [205.0, 205.0]
         bench.write()
         assert (bench.pins.state_of("GPU-1").state, bench.state().state) == ("done", "done")
+        assert bench.state().gpu_uuid == "GPU-1"
         assert bench.pins.release(KEY, why="", by="bob").state == "done", "the run has no pin of its own"
         bench.pin(180.0)
         await bench.train(1)

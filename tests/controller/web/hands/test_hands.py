@@ -211,6 +211,11 @@ async def test_a_pin_that_is_on_the_bus_is_released_by_a_link(tmp_path: Path) ->
         assert "by bob : hot ends. Its plan decides again." in browser.found.text
         await browser.send()
         assert [(order.action, order.by) for order in browser.orders()] == [("release", "alice")]
+        of_gpu = msgspec.structs.replace(pinned, time_s=MIDNIGHT_S + 3, pinned_gpu_uuid="GPU-0")
+        browser.bus.publish(*run_message(of_gpu))
+        await browser.get(f"{ORDER}?action=release&why=cold")
+        assert "It is held with its GPU GPU-0, which is pinned until" in browser.found.text
+        assert "hot : that stays. A pin of its own, if it has one, ends." in browser.found.text
 
 
 async def test_a_form_that_is_sent_twice_orders_once(tmp_path: Path) -> None:
