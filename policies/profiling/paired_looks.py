@@ -288,7 +288,7 @@ def spare_look_s(looked_s: float, period_s: float) -> float:
         period_s: how long after that the next one is due [s].
 
     >>> [round(spare_look_s(at_s, 1_800.0), 1) for at_s in (1_000.0, 6 * 3_600.0, 86_400.0)]
-    [9.7, 2.3, 1.0]
+    [9.7, 2.4, 1.0]
     """
     return SPARE_S * (math.sqrt(looked_s + period_s) - math.sqrt(looked_s)) - SPARE_SETTLE_S
 

@@ -3,15 +3,17 @@
 DIR as for `tests.benchmarks.planning`. ResNet-50 on ImageNet is simulated, as `gridchase replay plan
 --live` does: told how long it is, not told, and blind to the grid, beside what knows the curve for nothing.
 
-A run of ten days takes some two minutes of CPU under all policies. With `--keep FOLDER` each result is kept there, and
-a page that was broken off goes on where it was. Results are of the program that made them: keep those of another one
-elsewhere.
+A day takes some seconds of CPU under each policy. With `--keep FOLDER` each result is kept there, and a page that was
+broken off goes on where it was; `--every K` makes it of each K-th start alone. Results are of the program that made
+them: keep those of another one elsewhere.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +22,12 @@ import numpy as np
 
 from controller.cli.replay.plan_inputs import Overhead, read_signals, scenario_of
 from controller.cli.replay.processes import replay_each
-from controller.demo.live_run.simulation import LiveRunSimulator
+from controller.demo.live_run.noise import H100, USUAL, RunNoise
+from controller.demo.live_run.simulation import LiveRunSimulator, run_result
 from policies.replay.power_limit.evaluation import Comparison, PolicyName, replay_variants, run_specs
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
+from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.units import HOUR_S, Values
 from publishers.shared.files.atomic_file import replace_file
 from tests.benchmarks.pages import add_data, add_write, has_data, measured_on, show
@@ -34,27 +38,36 @@ POLICIES: Final[tuple[PolicyName, ...]] = (
     "static-mix", "static-mix-live", "gridchase-forecast", "gridchase-live", "gridchase-live-open", "offline",
 )  # fmt: skip
 GPUS: Final = ["a40", "v100"]
+NOISES: Final[Mapping[str, RunNoise]] = {"today": USUAL, "h100": H100}
+BLIND: Final[PolicyName] = "static-mix-live"
+"""It decides alike whatever the signal is, and is simulated once for all."""
 NAMES: Final = ("mix", "mix-live", "planner", "live", "live-open", "optimum")
+SMOOTH_W: Final = 5.0
 N_ENDS: Final = 30
 MEDIAN_END_H: Final = 24.0
 DAY_H: Final = 24
 PROTOCOL: Final = """\
 ResNet-50 on ImageNet, batch size 256. saved: the carbon saved against the highest limit [%], the mean over the signals.
 mix: two limits that just use up the budget, blind to the signal; planner: gridchase's plan every hour with its own
-forecast, told how long the run is; optimum: in hindsight. These three know the curve for nothing. mix-live, live and
-live-open are simulated under the controller: first pass with noise (2 % an iteration, 1 % of power in 10 s), looks,
-refinement, reserve, limits every 5 W, plans every 5 min, each value of the signal known when it has ended; live is told
-how long the run is, live-open is not. slower: how much longer than at the highest limit [%], the mean. share: of the
-optimum. captured: of what the grid offers, (saved - mix) / (optimum - mix). Gains are in points of what the highest
-limit costs: mean, least zone (the mean of its starts), worst run. over: the slowest run's points above its budget.
+forecast, told how long the run is; optimum: in hindsight. These three know the curve for nothing, which is straight
+between measured limits, 25 W apart, or (smooth) a smooth one through them. mix-live, live and live-open are simulated
+under the controller: first pass with noise, looks, refinement, reserve, limits every 5 W, plans every 5 min, each value
+of the signal known when it has ended; live is told how long the run is, live-open is not.
+today: iterations as long as on the curve (V100 0.70 s, A40 0.77 s) scatter by 2 %, the power by 1 % from one 10 s to
+the next; h100: iterations of 64 ms; they scatter by 0.03 %, and windows of rate and power as measured on an H100.
+slower: how much longer than at the highest limit [%], the mean. share: of the optimum. captured: of what the grid
+offers, (saved - mix) / (optimum - mix). Gains are in points of what the highest limit costs: mean, least zone (the mean
+of its starts), worst run. over: the slowest run's points above its budget.
 random ends: live-open, ended without warning (lognormal, median 24 h, sigma 1; those after an hour and before its end),
 and over then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A run on a curve and a signal, at a budget."""
+    """A run on a curve and a signal, with noise, at a budget; those of one seed have the same noise on all signals."""
 
+    noise: str
+    seed: int
     trace: str
     hours: int
     max_slowdown: float
@@ -81,9 +94,12 @@ class SimulatedRun:
 
 def simulated(task: Task) -> SimulatedRun:
     """Simulate a run under all policies."""
-    comparison = Comparison(policies=POLICIES, max_slowdowns=(task.max_slowdown,), live=LiveRunSimulator())
+    simulator = LiveRunSimulator(noise=NOISES[task.noise], seed=task.seed)
+    policies = tuple(name for name in POLICIES if name != BLIND)
+    comparison = Comparison(policies=policies, max_slowdowns=(task.max_slowdown,), live=simulator)
     runs = {variant.policy: run for variant, run in replay_variants(task.scenario, task.spec, comparison)}
-    gains, over = _at_ends(task, runs["gridchase-live-open"], runs["static-mix-live"])
+    runs[BLIND] = _blind(task, simulator)
+    gains, over = _at_ends(task, runs["gridchase-live-open"], runs[BLIND])
     return SimulatedRun(
         saved_ratios={name: 1 - runs[name].spent / runs["max"].spent for name in POLICIES},
         slowdown_ratios={name: runs[name].duration_s / task.spec.base_duration_s for name in POLICIES},
@@ -92,10 +108,26 @@ def simulated(task: Task) -> SimulatedRun:
     )
 
 
+_blind_runs: dict[tuple[str, int, str, int, float], tuple[Values, Values]] = {}
+
+
+def _blind(task: Task, simulator: LiveRunSimulator) -> RunResult:
+    """Return the run that is blind to the signal."""
+    key = task.noise, task.seed, task.trace, task.hours, task.max_slowdown
+    if key not in _blind_runs:
+        run = simulator(BLIND, task.scenario, task.spec, task.max_slowdown)
+        _blind_runs[key] = run.edges_s - task.spec.start_s, run.limits_w
+    passed_s, limits_w = _blind_runs[key]
+    return run_result(task.scenario, task.spec.start_s + passed_s, limits_w)
+
+
 def kept(folder: Path, task: Task) -> SimulatedRun:
     """Return what a run comes to: what is kept of it, or else simulate and keep it."""
     zone, start_s = task.scenario.signal.zone, task.spec.start_s
-    path = folder / f"{task.trace}_{zone}_{task.hours}h_{task.max_slowdown:g}_{start_s:.0f}.json"
+    path = (
+        folder
+        / f"{task.noise}_{task.trace.replace(' ', '-')}_{zone}_{task.hours}h_{task.max_slowdown:g}_{start_s:.0f}.json"
+    )
     if path.exists():
         return msgspec.json.decode(path.read_bytes(), type=SimulatedRun)
     run = simulated(task)
@@ -143,22 +175,33 @@ def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
     if faults:
         raise SystemExit("\n".join(faults))
     for curve in (each for each in curves_of(options.data / "zeus") if each.name in options.gpus):
-        for hours in options.hours:
-            n_starts = starts_of(hours, options.starts)
-            for max_slowdown in options.max_slowdown:
-                for reading in readings:
-                    scenario = scenario_of(curve, reading.signal, Overhead(host_power_w=0.0, pue=1.0))
-                    comparison = Comparison(policies=POLICIES, max_slowdowns=(max_slowdown,))
-                    for spec in run_specs(
-                        scenario,
-                        comparison,
-                        base_duration_s=HOUR_S * hours,
-                        n_starts=n_starts,
-                        period_s=HOUR_S,
-                    ):
-                        yield Task(
-                            trace=curve.name, hours=hours, max_slowdown=max_slowdown, scenario=scenario, spec=spec
-                        )
+        name, profile = curve.name, curve.profile
+        if options.smooth:
+            name, profile = f"{name} smooth", fit_curve(profile, step_w=SMOOTH_W)
+        for hours, max_slowdown in product(options.hours, options.max_slowdown):
+            runs: list[tuple[int, Scenario, RunSpec]] = []
+            for reading in readings:
+                scenario = scenario_of(
+                    replace(curve, profile=profile), reading.signal, Overhead(host_power_w=0.0, pue=1.0)
+                )
+                specs = run_specs(
+                    scenario,
+                    Comparison(policies=POLICIES, max_slowdowns=(max_slowdown,)),
+                    base_duration_s=HOUR_S * hours,
+                    n_starts=starts_of(hours, options.starts),
+                    period_s=HOUR_S,
+                )
+                runs += [(n, scenario, spec) for n, spec in enumerate(specs) if n % options.every == 0]
+            for noise, (n, scenario, spec) in product(options.noise, sorted(runs, key=itemgetter(0))):
+                yield Task(
+                    noise=noise,
+                    seed=n,
+                    trace=name,
+                    hours=hours,
+                    max_slowdown=max_slowdown,
+                    scenario=scenario,
+                    spec=spec,
+                )
 
 
 Cell = tuple[Task, SimulatedRun]
@@ -242,14 +285,21 @@ def page(options: argparse.Namespace) -> Iterator[str]:
     found = replay_each(simulate, tasks, n_processes=options.processes, what="runs")
     cells: dict[str, list[Cell]] = {}
     for task, each in zip(tasks, found, strict=True):
-        name = f"{task.trace}, {task.hours} h, {100 * (task.max_slowdown - 1):.3g} %"
+        name = f"{task.trace}, {task.hours} h, {100 * (task.max_slowdown - 1):.3g} %, {task.noise}"
         cells.setdefault(name, []).append((task, each))
     asked = f"--hours {_listed(options.hours)} --max-slowdown {_listed(options.max_slowdown)} --starts {options.starts}"
     if options.gpus != GPUS:
         asked += f" --gpus {' '.join(options.gpus)}"
+    if options.noise != [*NOISES]:
+        asked += f" --noise {' '.join(options.noise)}"
+    if options.smooth:
+        asked += " --smooth"
+    if options.every != 1:
+        asked += f" --every {options.every}"
     yield "# What a user gets: runs under the controller itself\n"
     yield f"{measured_on()}; `python -m tests.benchmarks.planning_live --data DIR --write {asked}`.\n"
-    starts = ", ".join(f"{starts_of(hours, options.starts)} of {hours} h" for hours in options.hours)
+    n_starts = {hours: starts_of(hours, options.starts) for hours in options.hours}
+    starts = ", ".join(f"{-(-n // options.every)} of {hours} h" for hours, n in n_starts.items())
     yield f"Runs on each signal: {starts}.\n\n{PROTOCOL}\n"
     yield "## Saved [%]\n"
     yield from saved_table(cells)
@@ -272,6 +322,13 @@ def main() -> None:
     parser.add_argument(
         "--starts", type=int, default=1, metavar="N", help="runs of 24 h on each signal; others as long in all"
     )
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="each K-th start alone, of the first one on")
+    parser.add_argument(
+        "--noise", nargs="+", choices=[*NOISES], default=[*NOISES], help="as the simulation has it else; an H100's"
+    )
+    parser.add_argument(
+        "--smooth", action="store_true", help="smooth curves through the measured limits, instead of straight lines"
+    )
     parser.add_argument("--gpus", nargs="+", choices=GPUS, default=GPUS, help="whose curves")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="so many runs at a time")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep each result here, and use those kept before")
@@ -281,6 +338,7 @@ def main() -> None:
     if has_data(options.data):
         is_day = options.hours == [DAY_H]
         table = TABLE if is_day else TABLE.with_stem(f"{TABLE.stem}_{'_'.join(map(str, options.hours))}h")
+        table = table.with_stem(f"{table.stem}_smooth") if options.smooth else table
         show(page(options), table, write=options.write)
 
 

@@ -2,23 +2,27 @@
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import Connection
 
 from controller.cli.configuration import add_configuration
 from controller.cli.history.client import fetch_report
+from controller.cli.history.export import TABLES, export_faults, exported
 from controller.cli.output import Terminal, plain_table, print_json, shown, write_drawing
 from controller.config import load_config
 from controller.errors import ConfigError, ControllerError
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.query import BY_HARDWARE, Report, ReportQuery, make_reports, period_of
+from controller.history.energy_history.reading import Period
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.report import Entry, csv_text
 from controller.history.energy_history.sentence import (
@@ -33,6 +37,8 @@ from controller.web.report_page import UNKNOWN, page_of, render_report
 from gridchase.cli.verb import VERSION, utf8_text
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import duration_text
+
+Result = TypeVar("Result")
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -52,6 +58,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
     form.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser and for paper")
+    form.add_argument(
+        "--export", type=Path, metavar="FILE", help="write a table, row by row; FILE ends in .csv, .jsonl or .parquet"
+    )
+    verb.add_argument("--table", choices=TABLES, default=TABLES[0], help=f"what --export writes; default: {TABLES[0]}")
     verb.set_defaults(do=report, default_log_level="warning")
 
 
@@ -63,6 +73,9 @@ def report(options: argparse.Namespace) -> int:
         ControllerError: the history cannot be read, or nobody answers.
     """
     query = _query(options)
+    if options.export is not None:
+        _export(options, query)
+        return 0
     queries = [query]
     if options.html is not None:
         if query.by in BY_HARDWARE:
@@ -70,7 +83,9 @@ def report(options: argparse.Namespace) -> int:
         groups = ("day",) if any(query.which) else ("day", "gpu")
         queries += [replace(query, by=by) for by in groups]
     if options.url is None:
-        found, *more = _read(options, queries)
+        found, *more = _read(
+            options, query, [], lambda connection, period, now_s: make_reports(connection, queries, period, now_s)
+        )
     else:
         found, *more = [fetch_report(options.url, each) for each in queries]
     if options.html is not None:
@@ -98,16 +113,32 @@ def _query(options: argparse.Namespace) -> ReportQuery:
     return ReportQuery(**asked)
 
 
-def _read(options: argparse.Namespace, queries: Sequence[ReportQuery]) -> list[Report]:
-    """Return what a file says, all of it at one moment."""
-    faults: list[str] = []
+def _export(options: argparse.Namespace, query: ReportQuery) -> None:
+    """Write a table."""
+    path, table = options.export, options.table
+    faults = export_faults(path, table, query)
+    if options.url is not None:
+        faults.append("--export: reads a file; leave out --url")
+    content = _read(
+        options, query, faults, lambda connection, period, _: exported(connection, path, table, query, period)
+    )
+    write_drawing("--export", path, content, as_json=False)
+
+
+def _read(
+    options: argparse.Namespace,
+    query: ReportQuery,
+    faults: list[str],
+    work: Callable[[Connection, Period | None, float], Result],
+) -> Result:
+    """Return what is found in a file, all of it at one moment."""
     now_s = datetime.now().astimezone().timestamp()
-    period = period_of(queries[0], now_s, faults)
+    period = period_of(query, now_s, faults)
     path = options.database or _path(options, faults)
     if faults:
         raise ConfigError(faults)
     try:
-        return read_history(path, lambda connection: make_reports(connection, queries, period, now_s))
+        return read_history(path, lambda connection: work(connection, period, now_s))
     except (DatabaseUnavailableError, DatabaseVersionError) as error:
         raise ControllerError(str(error)) from error
 

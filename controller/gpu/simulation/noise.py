@@ -6,6 +6,7 @@ Two processes, and two runs that are compared, get the same noise: iteration 471
 import math
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -13,14 +14,6 @@ import numpy as np
 
 from policies.vocabulary.units import Values
 
-POWER_NOISE_RATIO = 0.01
-"""Standard deviation of the mean power of a block of `POWER_BLOCK_S`."""
-POWER_BLOCK_S = 10.0
-ITERATION_NOISE_RATIO = 0.02
-"""Standard deviation of the work of one iteration."""
-GROUP_NOISE_RATIO = 0.003
-"""Standard deviation of the mean work of a group of iterations: data and host drift a little."""
-GROUP_ITERATIONS = 128
 INSTANT_NOISE_RATIO = 0.07
 """Standard deviation of an instant reading of the power, of which there is a new one every `METER_PERIOD_NS` …"""
 INSTANT_SWING = -0.8
@@ -31,6 +24,25 @@ METER_PERIOD_NS = 100_000_000
 _CHUNK = 4096
 _N_SWINGS = 12
 _POWER, _ITERATION, _GROUP, _INSTANT, _COUNTER = range(5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseLevels:
+    """By how much iterations and power scatter (standard deviations).
+
+    Attributes:
+        iteration_ratio: of the work of one iteration.
+        group_ratio: of the mean work of a group of iterations: data and host drift a little.
+        group_iterations: how many are a group; a divisor of 4,096.
+        power_ratio: of the mean power of a block.
+        power_block_s: how long a block is [s].
+    """
+
+    iteration_ratio: float = 0.02
+    group_ratio: float = 0.003
+    group_iterations: int = 128
+    power_ratio: float = 0.01
+    power_block_s: float = 10.0
 
 
 class _MeterChunk(NamedTuple):
@@ -44,8 +56,9 @@ class _MeterChunk(NamedTuple):
 class Noise:
     """The noise of one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, levels: NoiseLevels | None = None) -> None:
         self.seed = seed
+        self._levels = levels or NoiseLevels()
         self._blocks = array("d")
         self._block_ends_s = array("d", [0.0])
         self._meters: _MeterChunk | None = None
@@ -60,15 +73,15 @@ class Noise:
 
     def power_ratio(self, at_s: float) -> float:
         """Return the factor on the mean power, `at_s` seconds after the start."""
-        block = max(0, int(at_s // POWER_BLOCK_S))
+        block = max(0, int(at_s // self._levels.power_block_s))
         self._grow(block)
         return self._blocks[block]
 
     def noisy_time_s(self, at_s: float) -> float:
         """Return the integral of `power_ratio` from the start to `at_s` [s]: mean power times this is energy."""
-        block = max(0, int(at_s // POWER_BLOCK_S))
+        block = max(0, int(at_s // self._levels.power_block_s))
         self._grow(block)
-        return self._block_ends_s[block] + (at_s - block * POWER_BLOCK_S) * self._blocks[block]
+        return self._block_ends_s[block] + (at_s - block * self._levels.power_block_s) * self._blocks[block]
 
     def instant_ratio(self, number: int) -> float:
         """Return the factor on the power that an instant reading shows, by its number: every `METER_PERIOD_NS` one."""
@@ -91,19 +104,20 @@ class Noise:
 
     def _grow(self, block: int) -> None:
         while len(self._blocks) <= block:
-            ratios = 1 + POWER_NOISE_RATIO * self._normal(_POWER, len(self._blocks) // _CHUNK)
-            lengths_s = (POWER_BLOCK_S * ratios).tolist()
+            ratios = 1 + self._levels.power_ratio * self._normal(_POWER, len(self._blocks) // _CHUNK)
+            lengths_s = (self._levels.power_block_s * ratios).tolist()
             ends_s = accumulate(lengths_s, initial=self._block_ends_s.pop())
             self._block_ends_s.extend(ends_s)
             self._blocks.extend(ratios.tolist())
 
     def work_of_chunk(self, chunk: int) -> Values:
         """Return the work of 4,096 iterations at once, of chunk 0, 1, …, in nominal iterations, shape (4096,)."""
-        per_chunk = _CHUNK // GROUP_ITERATIONS
-        group_chunk, part = divmod(chunk, GROUP_ITERATIONS)
+        levels, n_group = self._levels, self._levels.group_iterations
+        per_chunk = _CHUNK // n_group
+        group_chunk, part = divmod(chunk, n_group)
         groups = self._normal(_GROUP, group_chunk)[part * per_chunk : (part + 1) * per_chunk]
-        drift = np.repeat(1 + GROUP_NOISE_RATIO * groups, GROUP_ITERATIONS)
-        return np.asarray(drift * (1 + ITERATION_NOISE_RATIO * self._normal(_ITERATION, chunk)))
+        drift = np.repeat(1 + levels.group_ratio * groups, n_group)
+        return np.asarray(drift * (1 + levels.iteration_ratio * self._normal(_ITERATION, chunk)))
 
     def _normal(self, stream: int, chunk: int) -> Values:
         """Return chunk number `chunk` of a stream of standard normal numbers, shape (4096,)."""

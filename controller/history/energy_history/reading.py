@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Label,
@@ -31,7 +32,15 @@ from controller.history.energy_history.growth import (
     quarter_of,
 )
 from controller.history.energy_history.report import Entry, Part, sum_of_gpus, with_evidence
-from controller.history.energy_history.schema import DECISIONS, GPU_QUARTERS, GPUS, RUN_QUARTERS, RUNS, joint_currency
+from controller.history.energy_history.schema import (
+    DECISIONS,
+    GPU_QUARTERS,
+    GPUS,
+    GRID_QUARTERS,
+    RUN_QUARTERS,
+    RUNS,
+    joint_currency,
+)
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
@@ -40,6 +49,8 @@ _RECORDS: Final = msgspec.json.Decoder(RunEnergy)
 """They were checked when they were written; a month may have tens of thousands."""
 _WHOLE_S: Final = 0.8 * QUARTER_S
 """A run that was heard of for so long of a quarter-hour was there all the time: it is heard of now and then."""
+_ROWS: Final = 5_000
+"""Read at once of an exported table."""
 MAX_TOGETHER: Final = 4_096
 """Changes of limits of one moment, as when a site starts."""
 
@@ -57,6 +68,10 @@ class RunFilter(NamedTuple):
     user: str | None = None
     job: str | None = None
     run: str | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Return what a row of the runs must be."""
+        return [RUNS.c[name] == value for name, value in self._asdict().items() if value is not None]
 
 
 class RunQuarter(NamedTuple):
@@ -108,9 +123,8 @@ def run_parts(connection: Connection, periods: Iterable[Period], which: RunFilte
     a whole or, where nobody here has led it, by its parts.
     """
     sums = [_sums(connection, RUN_QUARTERS, RUN_AMOUNTS, period) for period in periods]
-    conditions = [RUNS.c[name] == value for name, value in which._asdict().items() if value is not None]
     columns = [RUNS.c[name] for name in ("id", *RunFilter._fields, "record", "currency")]
-    rows = connection.execute(select(*columns).where(_counts_once(), *conditions))
+    rows = connection.execute(select(*columns).where(_counts_once(), *which.conditions()))
     used = set().union(*sums)
     runs = {
         number: (user, job, run, _record_of(record, run, currency))
@@ -232,6 +246,61 @@ def _by_owner(
     is_in = is_near & (at_s >= period.since_s) & (at_s < period.until_s)
     of_owners = select(table.c.owner, *columns).where(is_in).group_by(table.c.owner).order_by(table.c.owner)
     return connection.execute(of_owners).mappings()
+
+
+EXPORTED: Final[dict[str, tuple[Table, Table | None, str, tuple[str, ...]]]] = {
+    "run_quarters": (RUN_QUARTERS, RUNS, "owner", (*RunFilter._fields, "node")),
+    "runs": (RUNS, None, "id", ()),
+    "gpu_quarters": (GPU_QUARTERS, GPUS, "owner", ("node", "gpu_uuid", "gpu_index")),
+    "decisions": (DECISIONS, GPUS, "gpu", ("node", "gpu_uuid", "gpu_index")),
+    "grid_quarters": (GRID_QUARTERS, None, "", ()),
+}
+"""What may be exported: the table, the one that has the names of its rows' owners, by which column, and the names."""
+_NOT_EXPORTED: Final = frozenset({"id", "owner", "gpu", "earlier"})
+
+
+def exported_columns(name: str) -> list[Column[Any]]:
+    """Return the columns of an exported table: the names of what a row is about, then the table's own."""
+    table, owners, _, names = EXPORTED[name]
+    of_owners = [owners.c[each] for each in names] if owners is not None else []
+    return [*of_owners, *(column for column in table.c if column.key not in _NOT_EXPORTED)]
+
+
+def exported_rows(
+    connection: Connection, name: str, period: Period | None, which: RunFilter
+) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """Yield the rows of an exported table, some thousands at a time, by the columns of `exported_columns`.
+
+    Each run counts once, as in `run_parts`. Of its record there is what may be told.
+
+    Args:
+        connection: in a transaction.
+        name: a key of `EXPORTED`.
+        period: the rows that begin in it, and the runs that went on in it; None: all.
+        which: of whose runs; only of tables of runs.
+    """
+    table, owners, owner, _ = EXPORTED[name]
+    columns = exported_columns(name)
+    query = select(*columns)
+    if owners is not None:
+        query = query.where(table.c[owner] == owners.c.id)
+    if RUNS in (table, owners):
+        query = query.where(_counts_once(), *which.conditions())
+    if period is not None:
+        begins_s = table.c.began_s if table is RUNS else table.c.time_s if table is DECISIONS else table.c.starts_s
+        ends_s = table.c.heard_s if table is RUNS else begins_s
+        query = query.where(ends_s >= period.since_s, begins_s < period.until_s)
+    records = [number for number, column in enumerate(columns) if column is RUNS.c.record]
+    found = connection.execution_options(yield_per=_ROWS).execute(query.order_by(*table.primary_key))
+    for rows in found.partitions():
+        yield [_exported(tuple(row), records) for row in rows]
+
+
+def _exported(row: tuple[Any, ...], records: Sequence[int]) -> tuple[Any, ...]:
+    for number in records:
+        told = msgspec.json.encode(_record_of(row[number], "", None)).decode()
+        row = (*row[:number], told, *row[number + 1 :])
+    return row
 
 
 def decisions(

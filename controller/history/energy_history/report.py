@@ -107,11 +107,11 @@ def csv_text(rows: Iterable[Entry]) -> str:
     writer = csv.DictWriter(written, fieldnames=Entry.__struct_fields__, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: _cell(value) for key, value in msgspec.to_builtins(row).items()})
+        writer.writerow({key: spreadsheet_cell(value) for key, value in msgspec.to_builtins(row).items()})
     return written.getvalue()
 
 
-def _cell(value: object) -> object:
+def spreadsheet_cell(value: object) -> object:
     """Return a cell that no spreadsheet takes for a formula: names are what users make them."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 

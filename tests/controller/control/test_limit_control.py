@@ -149,7 +149,7 @@ def test_a_job_that_drifts_is_profiled_anew() -> None:
     assert run.profile.fastest.iterations_per_s == pytest.approx(2.8, rel=1e-3)
 
 
-def test_a_job_that_draws_more_at_the_same_speed_keeps_its_curve_and_its_time_budget() -> None:
+def test_a_job_that_draws_more_at_the_same_speed_keeps_its_curve_and_its_budget() -> None:
     run = begin(limit_control())
     train(run, 600)
     targets, dropped = [], []

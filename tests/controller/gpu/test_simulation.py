@@ -5,6 +5,7 @@ The measured curves: read whole, linear in between.
 The simulated GPU: exact, whoever reads it and however; and the contract of every GPU.
 """
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import islice, pairwise
@@ -15,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.demo.live_run.noise import H100
 from controller.errors import BackendError
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation, simulated_uuid
 from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged
 from controller.gpu.simulation.measured_curve import A40_RESNET50, list_curves, load_curve
-from controller.gpu.simulation.noise import POWER_BLOCK_S, Noise
+from controller.gpu.simulation.noise import Noise, NoiseLevels
 from controller.gpu.simulation.timeline import (
     K_PER_W,
     POWER_RATIO_PER_K,
@@ -287,14 +289,18 @@ def test_noise_depends_on_the_seed_and_the_place_only() -> None:
     assert one.noisy_time_s(123_456.7) == same.noisy_time_s(123_456.7)
 
 
-def test_noise_has_the_mean_and_the_spread_that_it_says() -> None:
-    noise = Noise(3)
-    work = np.array(list(islice(noise.iterations(), 100_000)))
-    power = np.array([noise.power_ratio(block * POWER_BLOCK_S) for block in range(10_000)])
+@pytest.mark.parametrize("levels", [NoiseLevels(), H100.levels], ids=["default", "h100"])
+def test_noise_has_the_mean_and_the_spread_that_it_says(levels: NoiseLevels) -> None:
+    noise, n_group = Noise(3, levels), levels.group_iterations
+    work = np.concatenate([noise.work_of_chunk(chunk) for chunk in range(25)])
+    groups = work.reshape(-1, n_group).mean(axis=1)
+    power = np.array([noise.power_ratio((block + 0.5) * levels.power_block_s) for block in range(10_000)])
     assert work.mean() == pytest.approx(1.0, abs=5e-4)
-    assert work.std() == pytest.approx(np.hypot(0.02, 0.003), rel=0.02)
+    assert work.std() == pytest.approx(np.hypot(levels.iteration_ratio, levels.group_ratio), rel=0.02)
+    of_groups = np.hypot(levels.iteration_ratio / math.sqrt(n_group), levels.group_ratio)
+    assert groups.std() == pytest.approx(of_groups, rel=0.1)
     assert power.mean() == pytest.approx(1.0, abs=5e-4)
-    assert power.std() == pytest.approx(0.01, rel=0.03)
+    assert power.std() == pytest.approx(levels.power_ratio, rel=0.03)
 
 
 def test_the_integral_of_the_noise_has_no_steps() -> None:

@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from controller.demo.live_run.simulation import LiveRun, simulate_run
+from controller.demo.live_run.noise import H100, USUAL
+from controller.demo.live_run.simulation import LiveRun, LiveRunSimulator, run_result, simulate_run
 from policies.replay.power_limit.baselines import replay_at_limit, replay_static_mix
 from policies.replay.power_limit.optimum import offline_optimum
 from policies.replay.power_limit.scenario import RunSpec, Scenario
@@ -58,6 +59,29 @@ def test_a_run_is_ever_the_same_but_with_other_noise() -> None:
     np.testing.assert_array_equal(run.limits_w, again.limits_w)
     assert other.spent != run.spent
     assert other.spent == pytest.approx(run.spent, rel=0.02)
+
+
+def test_looks_are_short_and_the_budget_is_kept_where_a_gpu_sets_the_pace() -> None:
+    live = LiveRun(max_slowdown=BUDGET)
+    steady, usual = (simulate_run(REAL, SHORT, replace(live, noise=noise)) for noise in (H100, USUAL))
+    assert abs(steady.duration_s / SHORT.base_duration_s - BUDGET) < 0.05 * POINT
+    looks_s, usual_looks_s = (
+        np.diff(run.edges_s)[(run.limits_w == A40.fastest.power_limit_w) & (run.edges_s[:-1] > SHORT.start_s + 600)]
+        for run in (steady, usual)
+    )
+    assert len(looks_s) > 2
+    assert np.median(looks_s) < 4
+    assert np.median(usual_looks_s) >= 10
+
+
+def test_what_does_not_follow_the_grid_is_the_same_run_on_any_signal() -> None:
+    simulator, later = LiveRunSimulator(seed=3), replace(SHORT, start_s=SHORT.start_s + 7 * HOUR_S)
+    other = scenario([300.0, 100.0] * 12 * 18, A40)
+    run, again = (simulator("static-mix-live", *each, BUDGET) for each in ((REAL, SHORT), (other, later)))
+    same = run_result(other, run.edges_s - SHORT.start_s + later.start_s, run.limits_w)
+    np.testing.assert_array_equal(same.limits_w, again.limits_w)
+    assert same.spent == pytest.approx(again.spent, rel=1e-9)
+    assert same.spent != pytest.approx(run.spent, rel=0.01)
 
 
 @pytest.mark.parametrize("max_slowdown", [1.02, BUDGET])

@@ -158,7 +158,7 @@ def test_runs_go_on_where_the_clock_of_site_and_node_was_days_ahead() -> None:
         assert run_j(connection) == pytest.approx(300.0 * 180)
 
 
-def test_counters_of_a_clock_that_was_ahead_are_not_new_once_it_is_as_late_as_they_began() -> None:
+def test_counters_of_a_clock_that_was_ahead_count_once_it_is_as_late_as_they_began() -> None:
     ahead_s = 9 * DAY_S
     started_at_s = MIDNIGHT_S + ahead_s
     readings = ((ahead_s + 10, 1e5), (0.0, 1.2e5), (60.0, 1.3e5), (ahead_s + 60, 1.5e5), (ahead_s + 120, 1.6e5))
