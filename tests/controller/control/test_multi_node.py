@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
+from controller.config import EnergyConfig, PlanConfig
 from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile, joint_ratios
-from controller.ports import Blocked, Target
+from controller.control.plan import PlanInputs, PlannedTarget
+from controller.ports import Blocked, Provenance, Target
 from controller.runtime.clock import Now
+from policies.planning import Progress, SlackOptions
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode
@@ -87,6 +90,30 @@ def test_the_slowest_node_counts_and_noise_does_not() -> None:
     noisy, slow = part((200.0, 180.0, 0.89), (300.0, 270.0, 1.02)), part((200.0, 180.0, 0.9), (300.0, 270.0, 0.8))
     assert joint_profile(OWN, share(2), [noisy]).iterations_per_s.tolist() == [0.6, 0.9, 1.0]
     assert joint_profile(OWN, share(3), [noisy, slow]).iterations_per_s.tolist() == pytest.approx([0.6, 0.9, 0.8])
+
+
+@pytest.mark.parametrize("n_others", [0, 1, 3])
+def test_a_pause_has_all_gpus_idle_and_all_machines_as_they_are(n_others: int) -> None:
+    energy = EnergyConfig(host_power_w=100.0, pue=1.5)
+    plan = PlannedTarget(
+        job="resnet50", rules=PlanConfig().rules_of("resnet50"), energy=energy, bounds_w=(100.0, 300.0)
+    )
+    own = None if n_others == 0 else share(1 + n_others, host_power_w=energy.host_power_w)
+    inputs = PlanInputs(
+        now_s=1.7e9,
+        history=None,
+        forecast=None,
+        progress=Progress(n_iterations=0.0, active_s=0.0, started_at_s=1.7e9),
+        provenance=Provenance(source="test"),
+        slack=SlackOptions(idle_power_w=50.0, max_pause_s=60.0),
+        share=own,
+        node_profiles=tuple(n_others * [part((200.0, 180.0, 0.9), (300.0, 270.0, 1.0))]),
+    )
+    plan.choose(OWN, inputs)
+    assert plan.made is not None
+    slack = plan.made.inputs.slack
+    assert slack is not None
+    assert slack.idle_power_w == pytest.approx(1.5 * (1 + n_others) * (50.0 + 100.0))
 
 
 def ratios_of(*energy_ratios: float, error: float = 0.002) -> tuple[list[LimitRatios], np.ndarray]:
