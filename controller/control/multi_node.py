@@ -18,11 +18,14 @@ from controller.runtime.clock import NS_PER_S, Now
 from policies.savings.interval import NORMAL_QUANTILE
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile
-from publishers.messages.reports import NodeProfile, RunPlan
+from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
 
 HEARTBEAT_S = 5.0
 SLOWER_RATIO = 0.95
 """A rate this much below the leader's is slower, not noise: this node does not wait for the others."""
+MAX_ENERGY_RATIO = 100.0
+"""No limit has an iteration need so many times less, or more, than the highest one: what a node says beyond that is
+an error of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ def joint_ratios(
     """
     nodes = []
     for part in parts:
-        known = [entry for entry in part.points if entry.energy_ratio and entry.energy_ci90_ratio is not None]
+        known = [entry for entry in part.points if _is_known(entry)]
         if part.state != "following" or not known:
             return None
         limits_w = np.array([entry.power_limit_w for entry in known])
@@ -132,6 +135,12 @@ def joint_ratios(
         )
 
     return [joint(at) for at in own[0]], own[1]
+
+
+def _is_known(entry: NodeProfileEntry) -> bool:
+    """Return whether a node tells what an iteration needs at a limit, and whether that can be."""
+    ratio = entry.energy_ratio or 0.0
+    return entry.energy_ci90_ratio is not None and 1 / MAX_ENERGY_RATIO <= ratio <= MAX_ENERGY_RATIO
 
 
 class PlanBroadcast:

@@ -210,8 +210,8 @@ class PlannedTarget:
         curve = self._fit[1]
         if self._current is not None and self._current.since_s > inputs.now_s:  # the clock was stepped back
             self._current = replace(self._current, since_s=inputs.now_s)
-        inputs = replace(inputs, slack=self._slack(inputs.slack, probable, joint))
-        objective = self._objective(inputs, max_power_w=self._max_power_w(probable, joint))
+        inputs = replace(inputs, slack=self._slack(inputs, probable, joint))
+        objective = self._objective(inputs, max_power_w=self._max_power_w(inputs, probable, joint))
         decision = self._decide(curve, objective, self._rules, inputs)
         if self._current is None or self._current.power_limit_w != decision.power_limit_w:
             self._current = CurrentLimit(power_limit_w=decision.power_limit_w, since_s=inputs.now_s)
@@ -311,7 +311,7 @@ class PlannedTarget:
         inputs = replace(inputs, slack=None)
         joint = inputs.joint(sample)
         curve = self._fitted(joint)
-        objective = self._objective(inputs, max_power_w=self._max_power_w(sample, joint))
+        objective = self._objective(inputs, max_power_w=self._max_power_w(inputs, sample, joint))
         decision = self._decide(curve, objective, rules, inputs)
         target = Target(
             power_limit_w=self._requested_w(decision.power_limit_w, curve),
@@ -332,17 +332,22 @@ class PlannedTarget:
         whole = curve.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue)
         return fit_curve(whole, step_w=self._config.step_w)
 
-    def _slack(self, own: SlackOptions | None, probable: PowerProfile, joint: PowerProfile) -> SlackOptions | None:
+    def _slack(self, inputs: PlanInputs, own: PowerProfile, joint: PowerProfile) -> SlackOptions | None:
         """Return how the run may use time to spare, its idle power that of all its nodes, with overhead."""
-        if own is None or own.idle_power_w is None:
-            return own
-        idle_power_w = own.idle_power_w * joint.fastest.power_w / probable.fastest.power_w
-        return replace(own, idle_power_w=self._energy.pue * (idle_power_w + self._energy.host_power_w))
+        slack = inputs.slack
+        if slack is None or slack.idle_power_w is None:
+            return slack
+        return replace(slack, idle_power_w=self._on_all_nodes_w(slack.idle_power_w, inputs, own, joint))
 
-    def _max_power_w(self, own: PowerProfile, joint: PowerProfile) -> float:
+    def _max_power_w(self, inputs: PlanInputs, own: PowerProfile, joint: PowerProfile) -> float:
         """Return the sum of all GPUs' highest limits, those of other nodes by what they draw, with overhead [W]."""
-        limits_w = self._n_gpus * self._bounds_w[1] * joint.fastest.power_w / own.fastest.power_w
-        return self._energy.pue * (limits_w + self._energy.host_power_w)
+        return self._on_all_nodes_w(self._n_gpus * self._bounds_w[1], inputs, own, joint)
+
+    def _on_all_nodes_w(self, gpus_w: float, inputs: PlanInputs, own: PowerProfile, joint: PowerProfile) -> float:
+        """Return a power of this node's GPUs as that of all nodes, by what their GPUs draw, with overhead [W]."""
+        hosts_w = inputs.n_nodes * self._energy.host_power_w
+        all_gpus_w = joint.fastest.power_w - (hosts_w - self._energy.host_power_w)  # the leader's own is not in it
+        return self._energy.pue * (gpus_w * all_gpus_w / own.fastest.power_w + hosts_w)
 
     def _decide(self, curve: PowerProfile, objective: Objective, rules: SwitchingRules, inputs: PlanInputs) -> Decision:
         return choose_power_limit(

@@ -14,7 +14,6 @@ from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest
 from controller.http.pins import (
     ExemptRequest,
     GpuExemptRequest,
-    GpuPin,
     GpuPinPreviewRequest,
     GpuPinRequest,
     GpuReleaseRequest,
@@ -133,7 +132,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         access="write",
     ),
     "listGpuPins": Operation(
-        summary="The GPUs that are pinned", path="/v1/gpus/pins", answer=list[GpuPin], problems=(401,), access="remote"
+        summary="The GPUs that are pinned",
+        path="/v1/gpus/pins",
+        answer=list[PinState],
+        problems=(401,),
+        access="remote",
     ),
     "pinGpu": Operation(
         summary="Hold each run that has a GPU at a limit until a time; for operators alone",

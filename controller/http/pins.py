@@ -15,7 +15,7 @@ GET  /v1/gpus/pins
 POST /v1/gpus/pin, /v1/gpus/pin/preview, /v1/gpus/exempt, /v1/gpus/release    {"gpu_uuid": "GPU-…", …}
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from controller.http.orders import PATH, Authenticate, Why, for_readers, is_owner, key_of, read_body
-from controller.ports.orders import MAX_WHY, PinnedW, Pins, PinState
+from controller.ports.orders import MAX_WHY, PinnedW, Pins
 from publishers.messages.codec import Name, TimeS
 from publishers.shared.http.server import ConcurrencyLimit, Route, json_response
 
@@ -79,13 +79,6 @@ class GpuReleaseRequest(ReleaseRequest, frozen=True, kw_only=True, forbid_unknow
     gpu_uuid: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPin(PinState):
-    """A GPU that is pinned."""
-
-    gpu_uuid: str
-
-
 def pin_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
     """Return the routes by which people pin and release limits."""
     limit = ConcurrencyLimit(n_at_once=4, n_waiting=16)
@@ -132,7 +125,7 @@ def _gpu_routes(pins: Pins, authenticate: Authenticate) -> list[Route]:
     """Return the routes about GPUs: their paths name no user, so that no token of a user opens them."""
 
     async def show(_request: web.Request, _client: str) -> web.Response:
-        return json_response([GpuPin(**asdict(state), gpu_uuid=uuid) for uuid, state in pins.gpu_pins().items()])
+        return json_response(list(pins.gpu_pins().values()))
 
     async def preview(request: web.Request, _client: str) -> web.Response:
         body = await read_body(request, GpuPinPreviewRequest)

@@ -209,7 +209,7 @@ class BusOrders:
             RequestRefusedError: the run refuses it.
         """
         if isinstance(owner, str) and order.by_owner:
-            raise RequestRefusedError("foreign_user", "operators alone order about a GPU")
+            raise RequestRefusedError("foreign_user", "only operators give orders about a GPU")
         if self._ends(owner, order, by=by):
             return
         if subject_of(order) == "limit":

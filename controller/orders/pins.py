@@ -128,6 +128,7 @@ class RunPins(StandingOrders[Pin, PinnableRun]):
             until_s=pin.until_s,
             why=pin.why,
             by=pin.by,
+            gpu_uuid=pin.gpu_uuid,
             detail="no run has this GPU now: it has its prior limit",
         )
         return state if run is None else self._state_at(run, held, state)
@@ -163,7 +164,7 @@ class RunPins(StandingOrders[Pin, PinnableRun]):
         run = self._run_of(owner)
         owners = [owner, *(() if run is None else run.gpus.uuids)]
         held = [each for each in map(self._in_force, owners) if each is not None]
-        return max(held, key=lambda each: (not each.order.by_owner, each.asked_ns, each.order.set_at_s), default=None)
+        return max(held, key=lambda each: (not each.order.by_owner, each.asked_ns), default=None)
 
     def _pinnable(self, owner: PinOwner) -> PinnableRun | None:
         """Return the run that is meant; None: it is a GPU, and no run has it.

@@ -124,11 +124,11 @@ class StandingOrders(Generic[OrderT, RunT]):
     def __enter__(self) -> Self:
         """Read the orders that a former controller has left."""
         now_s, now_ns = self._clock.now_s(), self._clock.monotonic_ns()
-        for owner, order in self._read().items():
+        for place, (owner, order) in enumerate(self._read().items(), -MAX_ORDERS):  # the last comes last
             if order.until_s is None or min(order.until_s - now_s, order.until_s - order.set_at_s) > 0:
                 ends_ns = self._ends_ns(order)
                 self._held[owner] = Held(
-                    order=order, ends_ns=ends_ns, asked_ns=now_ns, seen_ns=now_ns, is_restored=True
+                    order=order, ends_ns=ends_ns, asked_ns=now_ns + place, seen_ns=now_ns, is_restored=True
                 )
                 self._is_any.set()
                 _LOGGER.info("%s: %s; it goes on after the restart", owner, order.detail)
@@ -163,7 +163,7 @@ class StandingOrders(Generic[OrderT, RunT]):
             raise OrderRefusedError(*fault)
         if owner not in self._held and len(self._held) >= MAX_ORDERS:
             raise OrderRefusedError("too_many", f"this node has {MAX_ORDERS} {self._name} already")
-        former, now_ns = self._held.get(owner), self._clock.monotonic_ns()
+        former, now_ns = self._held.pop(owner, None), self._clock.monotonic_ns()
         self._held[owner] = Held(order=order, ends_ns=self._ends_ns(order), asked_ns=now_ns, seen_ns=now_ns)
         self._is_any.set()
         self._save()

@@ -143,6 +143,7 @@ class PinState:
         n_gpus: how many GPUs of this node it holds.
         set_at_s, until_s: from when to when [Unix s].
         why, by: why, and by whom.
+        gpu_uuid: the GPU that it is for, with each run that has it; "": it is of the run itself.
         detail: why it is not in force, a sentence; "" where it is, and where there is none.
         ended_because: why the last pin has ended.
     """
@@ -156,6 +157,7 @@ class PinState:
     until_s: float | None = None
     why: str = ""
     by: str = ""
+    gpu_uuid: str = ""
     detail: str = ""
     ended_because: str = ""
 

@@ -179,7 +179,7 @@ def overview_routes(
         overview: returns what the first page is about, in a time zone.
         state: what is known of the site.
         clock: the time.
-        takes_orders: whether people can order about GPUs here.
+        takes_orders: whether people can give orders about GPUs here.
     """
     rendered: dict[tzinfo, tuple[float, str]] = {}
 

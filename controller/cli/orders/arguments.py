@@ -51,7 +51,7 @@ def find_owner(client: OrderClient, options: argparse.Namespace) -> PinOwner:
     Raises:
         ControllerError: there is no such run, or there are several.
     """
-    return str(options.gpu) if options.gpu else find_run(client, options)
+    return str(options.gpu) if options.gpu is not None else find_run(client, options)
 
 
 def find_run(client: OrderClient, options: argparse.Namespace) -> RunKey:
@@ -105,4 +105,4 @@ def local_time(moment_s: float) -> str:
 def print_state(seen: RunState, sentence: str, *, as_json: bool) -> None:
     """Print how it stands."""
     line = f"{printable(str(seen.key))}: {printable(sentence)}"
-    print(json.dumps(seen.ids | seen.fields) if as_json else line, flush=True)
+    print(json.dumps(seen.fields | seen.ids) if as_json else line, flush=True)

@@ -3,7 +3,7 @@
 import argparse
 
 from controller.cli.orders.arguments import add_run, find_owner, print_state
-from controller.cli.orders.client import OrderClient
+from controller.cli.orders.client import OrderClient, RunState
 from controller.config import load_config
 
 
@@ -20,10 +20,23 @@ def release(options: argparse.Namespace) -> int:
     before = client.pin_of(owner)
     was_pinned = before.state != "none"
     if was_pinned and not options.json:
-        print_state(before, f"its pin by {before.fields['by']} will end: {before.fields['why']}", as_json=False)
+        print_state(before, _effect(before), as_json=False)
     told = client.release(owner, why=options.why)
     said = "released: its plan decides again" if was_pinned else "is not pinned"
     if told.state != "none":
-        said = f"a GPU of it is still pinned, by {told.fields['by']}: {told.fields['why']}; release that with --gpu"
+        gpu_uuid = told.fields.get("gpu_uuid") or "UUID"
+        said = f"its GPU is still pinned, by {_by(told)}: end that with `gridchase release --gpu {gpu_uuid}`"
     print_state(told, said, as_json=options.json)
     return 0 if told.state == "none" else 1
+
+
+def _effect(before: RunState) -> str:
+    """Return what a release will do."""
+    gpu_uuid = before.fields.get("gpu_uuid")
+    if gpu_uuid and before.key != gpu_uuid:
+        return f"it is held with its GPU {gpu_uuid}, pinned by {_by(before)}; that stays, a pin of its own will end"
+    return f"its pin by {_by(before)} will end"
+
+
+def _by(pinned: RunState) -> str:
+    return f"{pinned.fields['by']} ({pinned.fields['why']})"

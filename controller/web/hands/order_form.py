@@ -7,7 +7,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Final, Literal, NamedTuple, get_args
 
-from controller.ports.orders import MAX_AHEAD_S, MAX_SLOWDOWN_RATIO, pin_fault, why_fault
+from controller.ports.orders import MAX_AHEAD_S, MAX_PIN_S, MAX_POWER_W, MAX_SLOWDOWN_RATIO, why_fault
 from controller.runtime.typed_values import power_w, time_s
 from publishers.messages.reports import Order
 
@@ -92,18 +92,22 @@ def read_order(
         if text or (action, name) not in MAY_BE_EMPTY:
             value = read(text, now_s, zone)
             terms |= {} if value is None else {name: value}
-    if action in {"pin", "exempt"} and "until_s" in terms:
-        _add_fault(pin_fault(terms.get("power_limit_w"), terms["until_s"], now_s=now_s), faults)
-    _add_fault(why_fault(why), faults)
+    fault = why_fault(why)
+    if fault is not None:
+        faults.append(f"{fault[1][:1].upper()}{fault[1][1:]}.")
     return OrderForm(action, why, **terms) if len(faults) == n_before else None
 
 
 def _limit_w(text: str, _now_s: float, _zone: tzinfo, *, faults: list[str]) -> float | None:
     try:
-        return power_w(text)
+        limit_w = power_w(text)
     except ValueError as error:
         faults.append(f"The limit {text[:20]!r} {error}." if text else "The limit is missing.")
         return None
+    if limit_w > MAX_POWER_W:
+        faults.append(f"The limit {text[:20]!r} is more than {MAX_POWER_W / 1_000:.0f} kW.")
+        return None
+    return limit_w
 
 
 def _max_slowdown_ratio(text: str, _now_s: float, _zone: tzinfo, *, faults: list[str]) -> float | None:
@@ -117,8 +121,8 @@ def _max_slowdown_ratio(text: str, _now_s: float, _zone: tzinfo, *, faults: list
     return 1 + percent / 100
 
 
-def _time_s(text: str, now_s: float, zone: tzinfo, *, faults: list[str]) -> float | None:
-    """Return a time that is ahead, and no further than any order reaches."""
+def _time_s(text: str, now_s: float, zone: tzinfo, *, faults: list[str], most_s: float = MAX_AHEAD_S) -> float | None:
+    """Return a time that is ahead, and no further than an order of this kind reaches [s]."""
     try:
         moment_s = time_s(text, now_s=now_s, zone=zone)
     except (ValueError, OverflowError, OSError):
@@ -127,8 +131,8 @@ def _time_s(text: str, now_s: float, zone: tzinfo, *, faults: list[str]) -> floa
     if moment_s <= now_s:
         faults.append(f"The time {text[:32]!r} has passed.")
         return None
-    if moment_s - now_s > MAX_AHEAD_S:
-        faults.append(f"The time {text[:32]!r} is more than {MAX_AHEAD_S / 86_400:g} days ahead.")
+    if moment_s - now_s > most_s:
+        faults.append(f"The time {text[:32]!r} is more than {most_s / 86_400:g} days ahead.")
         return None
     return moment_s
 
@@ -142,9 +146,10 @@ def _number(text: str) -> float:
 
 _LIMIT: Final = {"power_limit_w": _limit_w}
 _UNTIL: Final = {"until_s": _time_s}
+_WITHIN_DAYS: Final = {"until_s": partial(_time_s, most_s=MAX_PIN_S)}
 TERMS: Final[Mapping[Action, Mapping[str, Callable[..., float | None]]]] = {
-    "pin": _LIMIT | _UNTIL,
-    "exempt": _UNTIL,
+    "pin": _LIMIT | _WITHIN_DAYS,
+    "exempt": _WITHIN_DAYS,
     "pause": _UNTIL,
     "budget": {"max_slowdown_ratio": _max_slowdown_ratio} | _UNTIL,
     "deadline": {"deadline_s": _time_s},
@@ -155,9 +160,3 @@ TERMS: Final[Mapping[Action, Mapping[str, Callable[..., float | None]]]] = {
 """What each action needs, and how it is read."""
 FIELDS: Final = {"power_limit_w": "limit", "until_s": "until", "max_slowdown_ratio": "slower", "deadline_s": "at"}
 MAY_BE_EMPTY: Final = frozenset({("budget", "until_s")})
-
-
-def _add_fault(fault: tuple[str, str] | None, faults: list[str]) -> None:
-    """Add a fault, if there is one, as a sentence."""
-    if fault is not None:
-        faults.append(f"{fault[1][:1].upper()}{fault[1][1:]}.")

@@ -322,7 +322,11 @@ def _prior_w(run: RunState | None) -> float | None:
 def _release_effect(record: RunEnergy | None, now_s: float, zone: tzinfo) -> Markup:
     if record is None or not is_pinned(record, now_s):
         return escaped("Its limit is not pinned, as far as is known here: nothing changes.")
-    return joined([escaped("The pin "), render_pin(record, now_s, zone), escaped(" ends. Its plan decides again.")])
+    pin = render_pin(record, now_s, zone)
+    if record.pinned_gpu_uuid is not None:
+        pinned, ends = f"It is held with its GPU {record.pinned_gpu_uuid}, which is pinned ", ": that stays."
+        return joined([escaped(pinned), pin, escaped(f"{ends} A pin of its own, if it has one, ends.")])
+    return joined([escaped("The pin "), pin, escaped(" ends. Its plan decides again.")])
 
 
 def _goal_effect(run: RunState, form: OrderForm, now_s: float, zone: tzinfo) -> str:

@@ -36,7 +36,7 @@ from controller.web.hands.pages import (
 from controller.web.hands.preview import min_power_limit_w
 from controller.web.hands.sent_orders import SentOrders
 from controller.web.hands.sessions import SESSION_S, Session, Sessions, new_id
-from controller.web.live.site_state import GpuKey, RunState, SiteState, Subject
+from controller.web.live.site_state import GpuKey, SiteState, Subject
 from controller.web.pages.gpus import GpuView, gpu_views
 from controller.web.pages.overview import running_runs
 from controller.web.pages.words import order_path, subject_path
@@ -279,7 +279,7 @@ class Hands:
         if session is None:
             return self._to_sign_in(request)
         fields, key = dict(request.query), _subject_of(request)
-        action, (run, gpu) = _action_of(fields, key), self._found(key, session)
+        action, (run_key, gpu) = _action_of(fields, key), self._found(key, session)
         is_filled = bool(fields.keys() - {"action"})
         now_s, zone, faults = self._clock.now_s(), zone_of(request), list[str]()
         form = read_order(fields, action, now_s=now_s, zone=zone, faults=faults) if is_filled else None
@@ -287,7 +287,7 @@ class Hands:
         code = self._sessions.form_code(self._session_id(request, approach), f"{order_path(key)}\n{correlation}")
         page = OrderPage(
             key=key,
-            run=run,
+            run=None if run_key is None else self._state.runs[run_key],
             gpu=gpu,
             action=action,
             name=session.name,
@@ -295,7 +295,7 @@ class Hands:
             faults=faults,
             form=form,
             hidden={"correlation": correlation, "code": code},
-            min_power_limit_w=0.0 if isinstance(key, GpuKey) else min_power_limit_w(self._state, key, now_s),
+            min_power_limit_w=0.0 if run_key is None else min_power_limit_w(self._state, run_key, now_s),
         )
         return page_response(request, render_order(page, now_s=now_s, zone=zone))
 
@@ -343,28 +343,36 @@ class Hands:
         )
         return page_response(request, page)
 
-    def _found(self, key: Subject, session: Session) -> tuple[RunState | None, GpuView | None]:
-        """Return a run that goes on, and that somebody may order about, or a GPU, with the one run that has it."""
+    def _found(self, key: Subject, session: Session) -> tuple[RunKey | None, GpuView | None]:
+        """Return a run that goes on, whose limits somebody may order, or a GPU, with the one run that has it."""
         if isinstance(key, GpuKey):
             return self._gpu_of(key, session)
         if session.writer.user not in {None, key.user}:
             detail = f"The token is for the runs of {session.writer.user} alone; this run is of {key.user}."
             raise _RefusedError(HTTPStatus.FORBIDDEN, detail, (subject_path(key), "Back to the run"))
-        run = running_runs(self._state, self._clock.now_s()).get(key)
-        if run is None:
+        if key not in running_runs(self._state, self._clock.now_s()):
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"No run {key} goes on.", ("/runs", "All runs"))
-        return run, None
+        return key, None
 
-    def _gpu_of(self, key: GpuKey, session: Session) -> tuple[RunState | None, GpuView]:
-        """Return a GPU of a node that is online, and the run that has it; None: there is none, or none for certain."""
+    def _gpu_of(self, key: GpuKey, session: Session) -> tuple[RunKey | None, GpuView]:
+        """Return a GPU of a node that is online, and the run that has it; None: there is none, or none for certain.
+
+        A GPU says the name of its job alone, which another user's may have, too.
+        """
         if session.writer.user is not None:
-            detail = f"The token is for the runs of {session.writer.user} alone; operators alone order about a GPU."
+            detail = (
+                f"The token is for the runs of {session.writer.user} alone; only operators give orders about a GPU."
+            )
             raise _RefusedError(HTTPStatus.FORBIDDEN, detail, (subject_path(key), "Back to the GPUs"))
         now_s = self._clock.now_s()
         view = next((view for view in gpu_views(self._state, now_s) if view.key == key), None)
         if view is None or not self._state.is_online(key.node):
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"No GPU {key} is online.", ("/gpus", "All GPUs"))
-        runs = [run for each, run in running_runs(self._state, now_s).items() if each.job == view.job]
+        runs = [
+            each
+            for each, run in running_runs(self._state, now_s).items()
+            if each.job == view.job and (run.energy is None or run.energy.gpu_model == view.model)
+        ]
         return runs[0] if len(runs) == 1 else None, view
 
     # Who asks.

@@ -55,7 +55,7 @@ class GpuKey(NamedTuple):
 
 
 Subject = RunKey | GpuKey
-"""What people order about: a run, or a GPU with each run that has it."""
+"""What an order is about: a run, or a GPU with each run that has it."""
 
 
 Key = TypeVar("Key")

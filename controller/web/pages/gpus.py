@@ -241,7 +241,7 @@ def render_gpus(
         node: whose GPUs; None: all.
         now_s: the time [Unix s].
         zone: that times are shown in.
-        takes_orders: whether people can order about GPUs here.
+        takes_orders: whether people can give orders about GPUs here.
     """
     nodes: dict[str, list[GpuView]] = {}
     views = gpu_views(state, now_s)
@@ -277,7 +277,7 @@ def _node(
 ) -> Markup:
     headings = ["GPU", "model", "job", "drawn", "limit", "prior limit", "temperature", "busy", "why", "since"]
     rows = [list(_cells(view, now_s, zone)) for view in views]
-    if takes_orders:
+    if takes_orders and state.is_online(node):
         headings.append("orders")
         for view, row in zip(views, rows, strict=True):
             links = render_order_links(view.key, _ORDERS, name=view.name)

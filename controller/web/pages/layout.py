@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.web.charts.ticks import number_text
 from controller.web.live.site_state import Subject
 from controller.web.pages.words import order_path
 
@@ -141,7 +142,9 @@ def render_turns(path: str, page: int, n_rows: int) -> Markup:
     if n_rows <= N_ROWS and page == 1:
         return NOTHING
     first, last = N_ROWS * (page - 1) + 1, min(N_ROWS * page, n_rows)
-    turns = [escaped(f"{first:,} to {last:,} of {n_rows:,}" if first <= last else f"no more than {n_rows:,}")]
+    of = number_text(n_rows, 0)
+    shown = f"{number_text(first, 0)} to {number_text(last, 0)} of {of}" if first <= last else f"there are only {of}"
+    turns = [escaped(shown)]
     if page > 1:
         turns.append(element("a", escaped("first"), href=path))
     if last < n_rows:

@@ -128,7 +128,7 @@ def test_wrong_arguments_of_goals_end_with_2(
 
 
 @contextmanager
-def controller(state: str) -> Iterator[tuple[list[str], list[str]]]:
+def controller(state: str, **more: str) -> Iterator[tuple[list[str], list[str]]]:
     """Serve a controller of a run whose goal is in some state; yield the arguments for it, and what it was asked."""
     asked: list[str] = []
 
@@ -143,7 +143,7 @@ def controller(state: str) -> Iterator[tuple[list[str], list[str]]]:
         def _answer(self) -> None:
             asked.append(f"{self.command} {self.path}")
             fields = {"pausable": True, "max_pause_s": 300.0, "sentence": "no run has it now", "detail": "no run"}
-            fields["state"] = "none" if self.path.endswith("/reset") else state
+            fields |= {"state": "none" if self.path.endswith("/reset") else state, **more}
             body = json.dumps(fields).encode()
             self.send_response(200)
             self.send_header("Content-Length", f"{len(body)}")
@@ -173,6 +173,19 @@ def test_a_gpu_is_exempt_and_what_that_does_is_said_before(capsys: pytest.Captur
     assert (before, after) == ("GPU-1: no run has it now", "GPU-1: done: no run")
     assert ordered.startswith("GPU-1: asked for its prior limit until ")
     assert asked == ["POST /v1/gpus/pin/preview", "POST /v1/gpus/exempt"]
+
+
+def test_a_release_of_a_run_says_that_the_pin_of_its_gpu_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller("done", by="bob", why="hot", gpu_uuid="GPU-1") as (run, _):
+        assert main(["release", *run]) == 1
+    before, after = capsys.readouterr().out.splitlines()
+    assert before == (
+        "ada/j/r: it is held with its GPU GPU-1, pinned by bob (hot); that stays, a pin of its own will end"
+    )
+    assert after.endswith("still pinned, by bob (hot): end that with `gridchase release --gpu GPU-1`")
+    with controller("done", by="bob", why="hot") as (run, _):
+        main(["release", *run])
+    assert "ada/j/r: its pin by bob (hot) will end" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
+from controller.config import EnergyConfig, PlanConfig
 from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile, joint_ratios
-from controller.ports import Blocked, Target
+from controller.control.plan import PlanInputs, PlannedTarget
+from controller.ports import Blocked, Provenance, Target
 from controller.runtime.clock import Now
+from policies.planning import Progress, SlackOptions
 from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode
@@ -89,6 +92,30 @@ def test_the_slowest_node_counts_and_noise_does_not() -> None:
     assert joint_profile(OWN, share(3), [noisy, slow]).iterations_per_s.tolist() == pytest.approx([0.6, 0.9, 0.8])
 
 
+@pytest.mark.parametrize("n_others", [0, 1, 3])
+def test_a_pause_has_all_gpus_idle_and_all_machines_as_they_are(n_others: int) -> None:
+    energy = EnergyConfig(host_power_w=100.0, pue=1.5)
+    plan = PlannedTarget(
+        job="resnet50", rules=PlanConfig().rules_of("resnet50"), energy=energy, bounds_w=(100.0, 300.0)
+    )
+    own = None if n_others == 0 else share(1 + n_others, host_power_w=energy.host_power_w)
+    inputs = PlanInputs(
+        now_s=1.7e9,
+        history=None,
+        forecast=None,
+        progress=Progress(n_iterations=0.0, active_s=0.0, started_at_s=1.7e9),
+        provenance=Provenance(source="test"),
+        slack=SlackOptions(idle_power_w=50.0, max_pause_s=60.0),
+        share=own,
+        node_profiles=tuple(n_others * [part((200.0, 180.0, 0.9), (300.0, 270.0, 1.0))]),
+    )
+    plan.choose(OWN, inputs)
+    assert plan.made is not None
+    slack = plan.made.inputs.slack
+    assert slack is not None
+    assert slack.idle_power_w == pytest.approx(1.5 * (1 + n_others) * (50.0 + 100.0))
+
+
 def ratios_of(*energy_ratios: float, error: float = 0.002) -> tuple[list[LimitRatios], np.ndarray]:
     """Return what is known of the leader's limits: energies at the highest one over theirs."""
     known = [
@@ -155,6 +182,29 @@ def test_whatever_nodes_publish_there_is_a_curve_at_the_leaders_limits(
     assert joint.power_limits_w.tolist() == list(LIMITS_W)
     assert all(now.power_w >= own.power_w for now, own in zip(joint.points, OWN.points, strict=True))
     assert all(now.iterations_per_s <= own.iterations_per_s for now, own in zip(joint.points, OWN.points, strict=True))
+
+
+KNOWN_POINTS = st.builds(
+    NodeProfileEntry,
+    power_limit_w=st.floats(0, 1e6),
+    power_w=st.floats(0, 1e6),
+    iterations_per_s=st.floats(0, 1e18),
+    active_s=st.just(60.0),
+    energy_ratio=st.none() | st.floats(0, 1e18),
+    energy_ci90_ratio=st.none() | st.floats(0, 1e18),
+)
+
+
+@given(st.lists(st.tuples(KNOWN_POINTS, KNOWN_POINTS, KNOWN_POINTS), min_size=1, max_size=4))
+def test_whatever_nodes_publish_of_energies_the_leader_goes_on(
+    published: list[tuple[NodeProfileEntry, NodeProfileEntry, NodeProfileEntry]],
+) -> None:
+    others = OtherNodes()
+    for number, entries in enumerate(published):
+        at = [msgspec.structs.replace(entry, power_limit_w=w) for w, entry in zip(LIMITS_W, entries, strict=True)]
+        others.on_profile(f"node-{number}", msgspec.structs.replace(part(), points=at))
+    found = joint_ratios(ratios_of(1.2, 1.25, 1.0), OWN, share(1 + len(published)), list(others.profiles.values()))
+    assert found is None or all(each.energy_ratio > 0 for each in found[0])
 
 
 def test_the_number_of_remembered_nodes_is_bounded() -> None:

@@ -1,7 +1,7 @@
 """The OpenAPI document of the controller: what is committed is what the code serves."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from controller.http.openapi import OPERATIONS, document
 from controller.http.pauses import ListedRun, PauseRequest, ResumeRequest, pause_routes
 from controller.http.pins import (
     ExemptRequest,
-    GpuPin,
     GpuPinPreviewRequest,
     GpuPinRequest,
     GpuReleaseRequest,
@@ -79,7 +78,7 @@ def test_each_route_is_described_as_it_is_served() -> None:
         ("previewPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
         ("exempt", PINNED),
         ("release", PinState(state="none")),
-        ("listGpuPins", [GpuPin(**asdict(PINNED), gpu_uuid="GPU-1")]),
+        ("listGpuPins", [replace(PINNED, gpu_uuid="GPU-1")]),
         ("pinGpu", PINNED),
         ("previewGpuPin", PinPreview(power_limit_w=205.0, n_gpus=1)),
         ("releaseGpu", PinState(state="none")),

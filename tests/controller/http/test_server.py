@@ -108,7 +108,7 @@ class FakePins:
         """Who has asked as the user whose run it is."""
 
     def gpu_pins(self) -> dict[str, PinState]:
-        return {GPU: PINNED}
+        return {GPU: replace(PINNED, gpu_uuid=GPU)}
 
     def pin(
         self,

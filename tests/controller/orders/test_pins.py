@@ -193,6 +193,7 @@ async def test_a_pin_for_a_gpu_holds_each_run_that_has_it_and_all_of_its_gpus(tm
         assert [limiter.targets[-1].power_limit_w for limiter in bench.limiters] == [205.0, 205.0]
         bench.write()
         assert (bench.pins.state_of("GPU-1").state, bench.state().state) == ("done", "done")
+        assert bench.state().gpu_uuid == "GPU-1"
         assert bench.pins.release(KEY, why="", by="bob").state == "done", "the run has no pin of its own"
         bench.pin(180.0)
         await bench.train(1)
@@ -392,16 +393,18 @@ async def test_a_file_that_is_whole_pins(tmp_path: Path) -> None:
 
 
 async def test_of_two_pins_the_later_one_counts_when_the_clock_was_set_back_between_them(tmp_path: Path) -> None:
-    bench = PinBench(tmp_path)
+    bench, after = PinBench(tmp_path), PinBench(tmp_path)
     async with bench.training():
-        bench.pins.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
+        bench.pin(240.0, by="bob")
         await bench.train(1)
         now_s = bench.clock.now_s
         bench.clock.now_s = lambda: now_s() - 600.0  # type: ignore[method-assign]
-        bench.pin(240.0, by="bob")
+        bench.pins.pin("GPU-fake-0", **ORDER, why=WHY, by="ada")
         pin = bench.pins.pin_of(KEY)
         assert pin is not None
-        assert pin.by == "bob"
+        assert pin.by == "ada"
+    async with after.training():
+        assert after.pins.pin_of(KEY) == pin, "after a restart, too"
 
 
 async def test_a_clock_that_is_set_back_makes_no_pin_longer_and_one_set_ahead_ends_it(tmp_path: Path) -> None:

@@ -211,6 +211,11 @@ async def test_a_pin_that_is_on_the_bus_is_released_by_a_link(tmp_path: Path) ->
         assert "by bob : hot ends. Its plan decides again." in browser.found.text
         await browser.send()
         assert [(order.action, order.by) for order in browser.orders()] == [("release", "alice")]
+        of_gpu = msgspec.structs.replace(pinned, time_s=MIDNIGHT_S + 3, pinned_gpu_uuid="GPU-0")
+        browser.bus.publish(*run_message(of_gpu))
+        await browser.get(f"{ORDER}?action=release&why=cold")
+        assert "It is held with its GPU GPU-0, which is pinned until" in browser.found.text
+        assert "hot : that stays. A pin of its own, if it has one, ends." in browser.found.text
 
 
 async def test_a_form_that_is_sent_twice_orders_once(tmp_path: Path) -> None:
@@ -289,9 +294,9 @@ async def test_a_run_is_exempt_and_has_another_goal(
         assert "done: as asked" in (await browser.get(browser.path)).text
 
 
-def say_gpu(browser: Browser) -> None:
+def say_gpu(browser: Browser, model: str = "NVIDIA A40") -> None:
     """Let a node say that it has a GPU, on which the run computes."""
-    gpu = GpuDescription(uuid=GPU.gpu_uuid, index=0, model="NVIDIA A40", prior_power_limit_w=300.0)
+    gpu = GpuDescription(uuid=GPU.gpu_uuid, index=0, model=model, prior_power_limit_w=300.0, min_power_limit_w=100.0)
     status = NodeStatus(state="online", version="1", time_s=MIDNIGHT_S + 1, gpus=[gpu])
     browser.bus.publish(TOPICS.node_status(GPU.node), encode(status), qos=1)
     energy = GpuEnergy(time_s=MIDNIGHT_S + 1, gpu_index=0, power_w=162.0, power_limit_w=205.0, job=KEY.job)
@@ -337,12 +342,24 @@ async def test_an_operator_orders_about_a_gpu(action: str, fields: dict[str, str
         assert "done: 300 W read back from 1 GPU" in (await browser.get(browser.path)).text
 
 
-async def test_no_user_orders_about_a_gpu_nor_anybody_what_is_of_runs(tmp_path: Path) -> None:
+async def test_what_a_pin_of_a_gpu_does_is_said_of_no_run_that_cannot_have_it(tmp_path: Path) -> None:
+    async with browsing(tmp_path) as browser:
+        say_gpu(browser)
+        await browser.sign_in()
+        pin = str(URL(GPU_ORDER).with_query(PIN | {"limit": "50"}))
+        assert "Of resnet50 now: at 100 W" in (await browser.get(pin)).text, "no GPU of the run takes less"
+        say_gpu(browser, model="Tesla V100-SXM2-32GB")
+        page = await browser.get(pin)
+        assert "is held at 50 W until" in page.text
+        assert "Of resnet50 now" not in page.text, "the run of this name that is known has GPUs of another model"
+
+
+async def test_no_user_gives_orders_about_a_gpu_nor_anybody_those_that_are_of_runs(tmp_path: Path) -> None:
     async with browsing(tmp_path) as browser:
         say_gpu(browser)
         await browser.sign_in(ALICE)
         page = await browser.get(f"{GPU_ORDER}?action=exempt")
-        assert (browser.status, "operators alone order about a GPU" in page.text) == (403, True)
+        assert (browser.status, "only operators give orders about a GPU" in page.text) == (403, True)
         await browser.preview()
         await browser.send()
         assert [order.by_owner for order in browser.orders()] == [True], "an operator's pin would not yield to it"
@@ -355,6 +372,8 @@ async def test_no_user_orders_about_a_gpu_nor_anybody_what_is_of_runs(tmp_path: 
         assert (browser.status, "No GPU atlas/GPU-9 is online" in page.text) == (404, True)
         offline = NodeStatus(state="offline", version="1", time_s=MIDNIGHT_S + 2)
         browser.bus.publish(TOPICS.node_status(GPU.node), encode(offline), qos=1)
+        await asyncio.sleep(2 * RENDERED_S)
+        assert not any("data-order" in it for it in (await browser.get("/gpus")).all("a")), "nobody would hear them"
         await browser.get(f"{GPU_ORDER}?action=exempt")
         assert browser.status == 404
         assert browser.orders(GPU_SET) == []
