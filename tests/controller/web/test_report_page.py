@@ -139,6 +139,13 @@ def test_more_than_a_hundred_days_are_shown_by_month_and_sum_up() -> None:
     assert "103 kg CO₂e, 14.4 %" in text
 
 
+def test_work_in_several_units_has_no_sum_and_no_line_takes_its_place() -> None:
+    rows = [replace(entry(unit), work=1e6, work_unit=unit, energy_per_work_j=1.0) for unit in ("tokens", "images")]
+    table = page_of(entry("total"), rows=rows).split("The work that trainings tell")[1].split("</table>")[0]
+    (of_sum,) = table.split('class="sum"')[1:]
+    assert ("all" in of_sum, "images" in of_sum) == (True, False)
+
+
 def test_no_run_is_no_number() -> None:
     assert "May 2021: no run" in text_of(page_of(Entry(name="total", runs=0, measured_runs=0), rows=[]))
 
