@@ -102,9 +102,8 @@ def test_a_pin_is_said_before_done_when_read_back_kept_over_a_kill_and_released(
     code, said = ask_gpu("pin", *order)
     assert (code, said.splitlines()[-1]) == (0, f"{uuid}: done: 1 GPU at 165 W, read back"), said
     code, said = ask("release")
-    before, after = said.splitlines()
-    assert f"it is held with its GPU {uuid}, pinned by the operator of this node (the room is hot)" in before
-    assert (code, after.endswith(f"`gridchase release --gpu {uuid}`")) == (1, True), said
+    assert f"it is held with its GPU {uuid}, pinned by the operator of this node (the room is hot)" in said
+    assert (code, said.endswith(f"`gridchase release --gpu {uuid}`\n")) == (1, True), said
     code, said = ask_gpu("exempt", "--until", "+1h", "--why", "a demo")
     assert (code, said.splitlines()[-1]) == (0, f"{uuid}: done: 1 GPU at {PRIOR_W:g} W, read back"), said
     code, said = ask_gpu("release")
