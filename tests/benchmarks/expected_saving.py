@@ -34,6 +34,8 @@ N_STARTS: Final = 80
 APART_S: Final = 17 * HOUR_S
 WARM_UP_S: Final = 28 * DAY_S
 PROTOCOL: Final = """\
+# What plans expect to save, and what is saved
+
 ResNet-50 on an A40, whose curve is known; runs of a day, 80 for each row, from the 150th day on. expected and saved:
 the mean saving of carbon [%]. half: the mean half-width of the 90 % intervals [points]. held: in how many runs the
 interval held what was saved. told: in how many it is so narrow that the saving is told (one point)."""

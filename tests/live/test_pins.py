@@ -90,7 +90,7 @@ def test_a_pin_is_said_before_done_when_read_back_kept_over_a_kill_and_released(
     code, said = ask("pin", "--limit", "165W", "--until", "+8d", "--why", "too long")
     assert (code, "a pin ends within 7 days (422)" in said) == (1, True), said
     code, said = ask("release", "--why", "it is cold")
-    before = f"{RUN}: its pin by the operator of this node will end: colder"
+    before = f"{RUN}: its pin by the operator of this node (colder) will end"
     assert (code, said) == (0, f"{before}\n{RUN}: released: its plan decides again\n")
     wait_for(node, lambda: reason() != "pinned" and node.limit_w != PIN_W)
     uuid = node.machine.gpu().uuid
@@ -102,13 +102,12 @@ def test_a_pin_is_said_before_done_when_read_back_kept_over_a_kill_and_released(
     code, said = ask_gpu("pin", *order)
     assert (code, said.splitlines()[-1]) == (0, f"{uuid}: done: 1 GPU at 165 W, read back"), said
     code, said = ask("release")
-    assert (code, "a GPU of it is still pinned, by the operator of this node: the room is hot" in said) == (1, True), (
-        said
-    )
+    assert f"it is held with its GPU {uuid}, pinned by the operator of this node (the room is hot)" in said
+    assert (code, said.endswith(f"`gridchase release --gpu {uuid}`\n")) == (1, True), said
     code, said = ask_gpu("exempt", "--until", "+1h", "--why", "a demo")
     assert (code, said.splitlines()[-1]) == (0, f"{uuid}: done: 1 GPU at {PRIOR_W:g} W, read back"), said
     code, said = ask_gpu("release")
-    before = f"{uuid}: its pin by the operator of this node will end: a demo"
+    before = f"{uuid}: its pin by the operator of this node (a demo) will end"
     assert (code, said) == (0, f"{before}\n{uuid}: released: its plan decides again\n")
     assert ask_gpu("release") == (0, f"{uuid}: is not pinned\n")
     assert ended(controller, signal.SIGTERM) == 0
