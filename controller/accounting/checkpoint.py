@@ -249,7 +249,7 @@ def _check(checkpoint: RunCheckpoint) -> None:
     amounts += [
         each[name] for each in totals_of_ranks for name in ("n_iterations", "active_s", "running_s", "n_epochs")
     ]
-    amounts += [start.n_iterations, start.active_s] if start else []
+    amounts += start.amounts if start else ()
     amounts += [each["n_iterations"] + each["n_more"] + ROUNDING_SLACK for each in totals_of_ranks]
     if min(amounts) < 0:
         raise ValueError("an amount is below 0")

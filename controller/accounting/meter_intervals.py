@@ -59,7 +59,7 @@ class MeterInterval:
     @property
     def gaps_energy_j(self) -> float:
         """Return the energy of the gaps [J]: their share of the interval's, since readings do not tell them apart."""
-        return self.energy_j * self.gaps_s / self.duration_s if self.gaps_s else 0.0
+        return self.energy_j * self.gaps_s / self.duration_s if self.gaps_s and self.duration_s else 0.0
 
 
 def meter_intervals(

@@ -438,7 +438,13 @@ def _segment(
     if curve is None or not limits_w:
         return Segment(books=books, ratios=(), top_power_limit_w=top_power_limit_w)
     ratios, correlation = _ratios(curve, looks, limits_w, thermal)
-    return Segment(books=books, ratios=ratios, top_power_limit_w=top_power_limit_w, correlation=correlation)
+    return Segment(
+        books=books,
+        ratios=ratios,
+        top_power_limit_w=top_power_limit_w,
+        n_again=looks.n_again(top_power_limit_w),
+        correlation=correlation,
+    )
 
 
 def _ratios(

@@ -77,6 +77,12 @@ class TimeBudgetStart:
     former_base_s: float = 0.0
     former_error_s: float = 0.0
 
+    @property
+    def amounts(self) -> tuple[float, ...]:
+        """Return what cannot be below 0: no limit is faster than the highest."""
+        spent_s = self.former_active_s - self.former_base_s + ROUNDING_SLACK
+        return self.n_iterations, self.active_s, self.former_base_s, self.former_error_s, spent_s
+
     def on_new_curve(self, before: "TimeBudgetStart | None", left: BaseTime) -> "TimeBudgetStart":
         """Return it with what a budget that began `before` has come to; `left` is of each second on the former curve.
 
@@ -133,6 +139,8 @@ class LedgerSnapshot:
             raise ValueError("a ratio of two limits is impossible")
         if not all(0 < pair.lower_w < pair.upper_w < MAX_AMOUNT for pair in self.pairs):
             raise ValueError("limits of pairs must ascend")
+        if not all(0 <= pair.n_again <= pair.rate.n for pair in self.pairs):
+            raise ValueError("a look is in more pairs than there are")
 
 
 def looks_of(pairs: Iterable[Pair]) -> Looks:

@@ -510,9 +510,13 @@ class LimitControl:
         return None
 
     def _restart_budget(self, progress: Progress, now_s: float) -> None:
-        """Begin another ledger; a job that has left its curve keeps what it has used, and has left, of its time."""
-        start = self._starting_now(progress, now_s)
-        self.budget_start = start if self._left is None else start.on_new_curve(self.budget_start, self._left)
+        """Begin another ledger; a job that has left its curve keeps what it has used, and has left, of its time.
+
+        Not of the time of another goal: each goal has its own.
+        """
+        start, before = self._starting_now(progress, now_s), self.budget_start
+        is_of_goal = (before and before.goal_set_at_s) == start.goal_set_at_s
+        self.budget_start = start.on_new_curve(before, self._left) if self._left and is_of_goal else start
         self._restarts_budget, self._left = False, None
         self.ledger = self.ledger.on_new_curve()
         if self._plan is not None:

@@ -48,6 +48,8 @@ MAX_STEPS_PER_TICK = 10
 CLOSE_S: Final = 5.0
 """Meters are read closely while something is measured, and for so long after that, or after a change of limit: the
 first seconds at it are compared with the last ones before."""
+LAST_READINGS: Final = 5
+"""For so many pairs of ticks the meters of a run that has ended are waited for."""
 MEASURED: Final = frozenset({"profiling", "refining"})
 """The reasons of limits that are measured."""
 
@@ -357,7 +359,7 @@ class TrainingRun:
         if self._has_left:
             return
         self._read_closely(Now.of(self._clock))
-        await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
+        await self._await_meters(tick_s)
         # Silent it may have been since before this controller.
         is_unchanged = self.ended == "silent" and self._record.skip_downtime()
         self._update_account(Now.of(self._clock), to_the_end=True)
@@ -372,6 +374,14 @@ class TrainingRun:
         elif not is_unchanged:  # its processes may come back, as from a network that was away
             self._record.save()
         self._saving.log()
+
+    async def _await_meters(self, tick_s: float) -> None:
+        """Wait until the meters have read once past the last iteration, some ticks longer where that takes long."""
+        known_ns, meters = self.ranks.known_ns(), self.gpus.meters.values()
+        for _ in range(LAST_READINGS):
+            await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)
+            if known_ns is None or all(meter.latest and meter.latest.time_ns >= known_ns[1] for meter in meters):
+                return
 
     async def _control_until_end(self) -> None:
         next_s = report_s = checkpoint_s = self._clock.now_s()

@@ -6,9 +6,9 @@ job: where neighbouring windows agree, as of a training that its GPU holds up, 2
 is 10 s; where single iterations scatter much, looks take up to 30 s, and come twice as often: longer ones would gain
 less, since jobs wander meanwhile. Energies need more than rates do: how warm boards become by their power shows in the
 time at the top alone. So looks take longer while too little is known of the energy, the first ones of a run more than
-later ones: all together stay a small part of it. A limit
-that the plan changes anyway is a look for nothing: the last seconds at the one limit are paired with the first at the
-other, a little less precisely, since what wanders cancels to first order only.
+later ones: all together stay a small part of it. A limit that the plan changes anyway is a look for nothing: the last
+seconds at the one limit are paired with the first at the other, a little less precisely, since what wanders cancels to
+first order only.
 
     20 s at the limit ──► settle, 10 s at the top ──► settle, 20 s at the limit: one pair of rates, and of energies
 
@@ -173,6 +173,7 @@ class Pair:
         lower_w, upper_w: the two limits [W].
         rate: the logarithm of the rate at the lower over that at the upper.
         energy: the same of the energy per iteration.
+        n_again: how many of them are of a look that is in another pair already.
         power_w2: of the pairs in which it is known how warm the boards were, the sum of squared differences in power.
         warmed_w2: the sum of its products with the differences in each of the filtered powers.
     """
@@ -181,6 +182,7 @@ class Pair:
     upper_w: float
     rate: PooledLog = EMPTY_POOL
     energy: PooledLog = EMPTY_POOL
+    n_again: int = 0
     power_w2: float = 0.0
     warmed_w2: tuple[float, ...] = ()
 
@@ -233,7 +235,6 @@ class Looks:
     Attributes:
         pairs: the pooled pairs, each of two limits.
         n_pairs: how many pairs were pooled: looks, and changes of limit that came for nothing.
-        n_again: how many of them are of a look that is in another one already.
         stretches: the latest, three at most; the last one is under way.
         paused_s: how long the run has paused since the last observation [s].
         active_s: the time observed, pauses left out [s].
@@ -245,7 +246,6 @@ class Looks:
 
     pairs: tuple[Pair, ...] = ()
     n_pairs: int = 0
-    n_again: int = 0
     stretches: tuple[Stretch, ...] = ()
     paused_s: float = 0.0
     active_s: float = 0.0
@@ -268,7 +268,11 @@ class Looks:
 
     def n_looks(self, top_w: float) -> int:
         """Return how many looks at the top limit there were [W]."""
-        return sum(pair.rate.n for pair in self.pairs if _is_same(pair.upper_w, top_w)) - self.n_again
+        return sum(pair.rate.n for pair in self.pairs if _is_same(pair.upper_w, top_w)) - self.n_again(top_w)
+
+    def n_again(self, top_w: float) -> int:
+        """Return how many of the pairs with the top limit are of a look that is in another one already [W]."""
+        return sum(pair.n_again for pair in self.pairs if _is_same(pair.upper_w, top_w))
 
     def interrupted(self) -> "Looks":
         """Return the looks after something that makes neighbours strangers: pairs stay, stretches do not."""
@@ -432,7 +436,7 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
         if not stretch.is_paired:
             looks = _with_trend(looks, before.power_limit_w, stretch, scatter)
     if looks.bites_slowly and not was_known:  # all pairs so far have seen the biting
-        return replace(looks, pairs=(), n_pairs=0, n_again=0)
+        return replace(looks, pairs=(), n_pairs=0)
     middle, sides = earlier[-1], [last.head]
     if len(earlier) > 1 and not middle.is_paired and _is_same(earlier[0].power_limit_w, last.power_limit_w):
         sides.append(earlier[0].tail)
@@ -448,11 +452,11 @@ def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
     # A look between two limits is a pair with either, by the same seconds, and yet one look.
     is_look = len(earlier) > 1 and middle.power_limit_w > max(earlier[0].power_limit_w, last.power_limit_w)
     is_again = is_look and middle.is_counted and not _is_enough(middle.rest, lengths)
+    pair = _with_warming(paired.pairs[-1], sides, middle.tail)
     return replace(
         paired,
-        pairs=(*paired.pairs[:-1], _with_warming(paired.pairs[-1], sides, middle.tail)),
+        pairs=(*paired.pairs[:-1], replace(pair, n_again=pair.n_again + is_again)),
         stretches=(*earlier, replace(last, is_paired=True, is_counted=last.head in sides)),
-        n_again=paired.n_again + is_again,
     )
 
 

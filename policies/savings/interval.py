@@ -32,6 +32,8 @@ MIN_LOOKS: Final = 8
 """Looks before there is anything to say."""
 MAX_CI90_RATIO: Final = 0.01
 """Nor is there while the half-width of an interval is more than one point."""
+MOST_TIMES: Final = 100.0
+"""What has used so many times its baseline has none: as pauses that were asked for, beside next to no work."""
 ENOUGH_CI90_RATIO: Final = 0.005
 """Once energies are known to half a point, looks need not take longer for them."""
 NORMAL_QUANTILE: Final = 1.645
@@ -117,6 +119,7 @@ class Segment:
         books: what it did.
         ratios: of the limits of the curve.
         top_power_limit_w: the top limit [W].
+        n_again: how many of the looks are counted at two limits.
         correlation: of the errors of the ratios, in their order, shape (n_ratios, n_ratios): looks at one limit say
             something of its neighbours. It holds for rates and for energies. None: the errors are independent.
     """
@@ -124,6 +127,7 @@ class Segment:
     books: Books
     ratios: Sequence[LimitRatios]
     top_power_limit_w: float
+    n_again: int = 0
     correlation: Values | None = None
 
 
@@ -138,7 +142,7 @@ def estimate_saving(
         host_power_w: what the rest of the machine draws all the time [W].
         pue: what the building draws per watt of the machine.
     """
-    n_looks = sum(each.n_looks for segment in segments for each in segment.ratios)
+    n_looks = sum(sum(each.n_looks for each in segment.ratios) - segment.n_again for segment in segments)
     parts: list[tuple[Segment, Counterfactual]] = []
     total: Saving | None = None
     for segment in segments:
@@ -213,7 +217,7 @@ def _with_intervals(
         (total.duration_s, total.baseline_duration_s, [each.duration_s for each in twins], []),
     ):
         shift = sum(float(each[1] - each[0]) for each in shifts)
-        if not (baseline > 0 and sum(each.min() for each in spreads) > 0):
+        if not (baseline > abs(own) / MOST_TIMES and sum(each.min() for each in spreads) > 0):
             return UnknownSaving(code="no_baseline", n_looks=n_looks)
         error_ratio = own / baseline * math.hypot(*(each.std() for each in spreads), shift) / baseline
         half_ratios.append(NORMAL_QUANTILE * math.hypot(error_ratio, 0.0 if is_at_top else LUCK_RATIO))

@@ -12,7 +12,7 @@ between two readings is told by the power. Such samples come when the counter wa
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -235,31 +235,36 @@ class GpuEnergyMeter:
         )
 
     async def _sample_power(self) -> None:
-        """Read the power alone."""
-        raw = await self._read(self._gpu.read_power)
-        if raw is not None:
-            self._energy.add_power(raw, self.max_power_limit_w)
-            if raw.instant_power_w and not self._energy.power_fault:
-                self._between.append(raw)
+        """Read the power alone; where that fails, the counter tells the energy, or that the GPU cannot be read."""
+        try:
+            raw = await self._gpu.read_power()
+        except GpuError:
+            await self._sample()
+            return
+        if raw.time_ns <= self._read_ns:
+            return
+        self._read_ns = raw.time_ns
+        self._energy.add_power(raw, self.max_power_limit_w)
+        if raw.instant_power_w and not self._energy.power_fault:
+            self._between.append(raw)
 
     async def _sample(self) -> None:
         """Take a sample: soon after a step of the counter, where it is read seldom."""
         clear_in_s = self._step.clear_in_s(self._clock.monotonic_ns()) if self._between else 0.0
         if clear_in_s:
             await self._clock.sleep_until(self._clock.now_s() + clear_in_s)
-        raw = await self._read(self._gpu.read_sample)
+        raw = await self._read()
         if raw is not None:
             self._is_instant = raw.instant_power_w is not None
             self._add(raw)
         self._between.clear()
 
-    async def _read(self, read: Callable[[], Awaitable[Sample]]) -> Sample | None:
-        """Return a reading, if it is newer than the last; a GPU that fails is logged once, and once more when back."""
+    async def _read(self) -> Sample | None:
+        """Return a whole reading if it is a newer one; a GPU that fails is logged once, and again when it is back."""
         try:
             await self._read_range()
-            raw = await read()
+            raw = await self._gpu.read_sample()
         except GpuError as error:
-            self._between.clear()
             self.max_power_limit_w = None  # it changes when a driver is loaded again
             self._energy.miss()
             if isinstance(error, GpuNotSupportedError) and not self._samples:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.accounting.meter_intervals import MeterInterval
@@ -452,6 +452,7 @@ tiny_steps = st.tuples(
 
 
 @settings(max_examples=200)
+@example([("work", 1.0, 0.0)] * 9 + [("work", 1.0, 1e-300), ("asked", 1.0, 1.0)], [0.0], 1.0, 1.0, None)
 @given(
     st.lists(tiny_steps, min_size=1, max_size=20),
     st.lists(st.floats(-500.0, 500.0) | st.sampled_from([0.0, 1e-12, 400.0]), min_size=1, max_size=8),

@@ -109,6 +109,22 @@ def test_a_controller_that_goes_on_with_a_goal_goes_on_with_its_budget() -> None
     assert (after.run.budget_start and after.run.budget_start.active_s) == 1_210.0, "it has ended meanwhile"
 
 
+def test_a_goal_has_its_own_time_also_where_the_job_leaves_its_curve_just_then() -> None:
+    bench = planned(1.02)
+    bench.train(600)
+    dropped = False
+    while not dropped:
+        seen = interval(200.0, 2.0)
+        update = bench.run.observe(seen, enforced_power_limit_w=bench.train(1).power_limit_w)
+        dropped = update is not None and update.dropped is not None
+    at_s = float(bench.n_s)
+    bench.train(1, BUDGET)
+    start = bench.run.budget_start
+    assert start is not None
+    assert (start.goal_set_at_s, start.active_s) == (BUDGET.set_at_s, at_s)
+    assert (start.former_active_s, start.former_base_s) == (0.0, 0.0)
+
+
 def test_what_was_seen_in_pairs_outlives_a_change_of_goal() -> None:
     bench = Trained(begin(limit_control(plan=PlanConfig(max_slowdown=1.05)), CURVE))
     bench.train(3_000)

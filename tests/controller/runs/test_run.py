@@ -14,7 +14,7 @@ from controller.accounting.ranks import LOST_GRACE_S
 from controller.control.limit_control import LimitControl
 from controller.control.profile_store import read_all
 from controller.gpu.meter.energy_meter import GpuEnergyMeter
-from controller.ports import Hold, Target
+from controller.ports import Hold, Sample, Target
 from controller.runs.run import CLOSE_S
 from controller.runtime.clock import NS_PER_S, Now
 from policies.savings.interval import estimate_saving
@@ -163,6 +163,25 @@ async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: 
         await asyncio.sleep(4 * TICK_S + (LOST_GRACE_S if state == "lost" else 0))
         assert [energy.final for energy in energies(bench)][-2:] == [False, True]
         assert energies(bench)[-1].state == state
+
+
+async def test_the_energy_up_to_the_end_counts_however_slowly_it_is_read(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    read = bench.gpus[0].read_sample
+
+    async def read_slowly() -> Sample:
+        await asyncio.sleep(4.5 * TICK_S)
+        return await read()
+
+    bench.gpus[0].read_sample = read_slowly  # type: ignore[method-assign]  # it is busy
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 20)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(20 * TICK_S)
+    final = energies(bench)[-1]
+    assert (final.final, final.iterations) == (True, 40)
+    assert final.duration_s + (final.unmeasured_s or 0.0) == pytest.approx(20, abs=0.1)
 
 
 async def test_a_stopping_controller_publishes_the_account_so_far(tmp_path: Path) -> None:

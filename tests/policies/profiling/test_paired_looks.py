@@ -147,6 +147,7 @@ def test_a_look_between_two_limits_is_one_look() -> None:
     assert (looks.n_between(LOW_W, TOP_W), looks.n_between(240.0, TOP_W), looks.n_looks(TOP_W)) == (1, 1, 1)
     longer = trained(trained(trained(Looks(), LOW_W, 60), TOP_W, 60), 240.0, 60)
     assert longer.n_looks(TOP_W) == 2, "its end was in no pair yet"
+    assert Looks(pairs=looks.pairs).n_looks(TOP_W) == 1, "nor does a restart make two of it"
 
 
 def test_an_impossible_observation_is_ignored() -> None:

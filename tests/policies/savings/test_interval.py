@@ -147,6 +147,12 @@ def test_before_enough_looks_it_is_too_early_to_tell(n_looks: int, *, is_known: 
         assert found == UnknownSaving(code="too_early", n_looks=n_looks)
 
 
+def test_a_look_that_is_counted_at_two_limits_is_one_look() -> None:
+    ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, n_looks=MIN_LOOKS // 2) for limit_w in (200.0, 250.0)]
+    segment = Segment(books=books_of(HOURS), ratios=ratios, top_power_limit_w=TOP_W, n_again=1)
+    assert estimate_saving([segment], signal=None) == UnknownSaving(code="too_early", n_looks=MIN_LOOKS - 1)
+
+
 def test_of_a_run_that_did_nothing_there_is_nothing_to_say() -> None:
     found = estimate(open_books(), [])
     assert found == UnknownSaving(code="too_early", n_looks=0)

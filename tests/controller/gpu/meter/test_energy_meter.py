@@ -228,6 +228,22 @@ async def test_power_that_no_board_draws_is_not_what_energy_is_spread_by() -> No
     assert np.ptp(off_j) < 2 * 0.1 * 235.0
 
 
+async def test_where_the_power_alone_cannot_be_read_the_counter_tells_the_energy() -> None:
+    bench, faults = SimulatedBench(), list[str]()
+
+    async def fails() -> Sample:
+        faults.append(bench.meter.fault)
+        raise GpuError("unknown error", gpu_uuid=bench.simulated.uuid, operation="read_power")
+
+    async with bench.running():
+        await asyncio.sleep(STEADY_S)
+        bench.simulated.read_power = fails  # type: ignore[method-assign]  # it fails
+        await asyncio.sleep(5)
+    assert len(faults) > 40
+    assert {*faults, bench.meter.fault} == {""}
+    assert bench.meter.samples_since(0)[-1].time_ns == bench.simulated.last_ns
+
+
 async def test_a_counter_that_is_not_believed_says_nothing_of_what_is_not_counted() -> None:
     bench = SimulatedBench()
     bench.meter.read_closely(ns(90))
