@@ -11,6 +11,7 @@ from controller.control.plan import PlanInputs
 from controller.ports import Target
 from controller.ports.orders import Goal, Pin
 from policies.planning import Progress, SlowdownObjective
+from policies.planning.time_ledger import BaseTime
 from policies.vocabulary.profile import PowerProfile
 from tests.controller.control.control_bench import begin, interval, limit_control, plan_inputs, rate_per_s
 from tests.fakes import MIDNIGHT_S
@@ -112,16 +113,11 @@ def test_a_controller_that_goes_on_with_a_goal_goes_on_with_its_budget() -> None
 def test_a_goal_has_its_own_time_also_where_the_job_leaves_its_curve_just_then() -> None:
     bench = planned(1.02)
     bench.train(600)
-    dropped = False
-    while not dropped:
-        seen = interval(200.0, 2.0)
-        update = bench.run.observe(seen, enforced_power_limit_w=bench.train(1).power_limit_w)
-        dropped = update is not None and update.dropped is not None
-    at_s = float(bench.n_s)
+    bench.run._restarts_budget, bench.run._left = True, BaseTime(base_s=0.98, error_ratio=0.0)
     bench.train(1, BUDGET)
     start = bench.run.budget_start
     assert start is not None
-    assert (start.goal_set_at_s, start.active_s) == (BUDGET.set_at_s, at_s)
+    assert (start.goal_set_at_s, start.active_s) == (BUDGET.set_at_s, 600.0)
     assert (start.former_active_s, start.former_base_s) == (0.0, 0.0)
 
 
