@@ -4,11 +4,13 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from controller.ports import LiveLimit
 from publishers.messages.reports import RunEnergy
 from publishers.training.reporting.run_summary import summarize
-from tests.fakes import LoopClock, SteppedClock
+from tests.fakes import FakeGpu, LoopClock, SteppedClock
 from tests.scenarios.site import (
     FINE,
     HOUR_S,
@@ -92,6 +94,40 @@ async def test_a_clock_that_is_stepped_changes_nothing_of_what_is_told(tmp_path:
         await training.train(HOUR_S / 4)
         clock.step_s = step_s
         await training.train(HOUR_S / 2)
+        check_what_is_told(await end_of(site, training), training)
+
+
+class LateClock(LoopClock):
+    """That of a process that gets the processor up to 3 s after it should."""
+
+    LATE_S = 3.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dice = np.random.default_rng(1)
+
+    async def sleep_until(self, time_s: float) -> None:
+        await super().sleep_until(max(time_s, self.now_s()) + self.LATE_S * self._dice.random())
+
+
+class SlowToTell(FakeGpu):
+    """A GPU whose driver takes a second to tell its limit."""
+
+    async def read_limit(self) -> LiveLimit:
+        live = await super().read_limit()
+        await asyncio.sleep(1.0)
+        return live
+
+
+async def test_a_controller_that_is_late_and_a_slow_driver_change_nothing_of_what_is_told(tmp_path: Path) -> None:
+    gpu = SlowToTell("GPU-fake-0")
+    gpu.requested_power_limit_w, gpu.draw_w = PRIOR_W, lambda limit_w: POWER_RATIO * limit_w
+    site = Site(tmp_path, [gpu], FINE, *QUICK)
+    site.clock = LateClock()
+    training = Training(site)
+    training._clock = LoopClock()
+    async with site.controlled():
+        await training.train(HOUR_S * 3 / 4)
         check_what_is_told(await end_of(site, training), training)
 
 
