@@ -48,8 +48,9 @@ MAX_STEPS_PER_TICK = 10
 CLOSE_S: Final = 5.0
 """Meters are read closely while something is measured, and for so long after that, or after a change of limit: the
 first seconds at it are compared with the last ones before."""
-LAST_READINGS: Final = 5
-"""For so many pairs of ticks the meters of a run that has ended are waited for."""
+LAST_READINGS: Final = 2
+"""For so many pairs of ticks the meters of a run that has ended are waited for: one that is lost never reads again, and
+the training waits for its last record."""
 MEASURED: Final = frozenset({"profiling", "refining"})
 """The reasons of limits that are measured."""
 

@@ -271,7 +271,7 @@ async def test_a_pause_in_mid_refinement_leaves_the_curve_and_the_account_alone(
         n_tried = len(refining(site, gpu))
         assert 0 < n_tried < 24
         await job.pause(HOUR_S)
-        await job.train(1.5 * HOUR_S)
+        await job.train(2.5 * HOUR_S)
         job.publish_status("finished")
         await asyncio.sleep(30)
     assert list(dict.fromkeys(report.state for report in site.profiles())) == ["waiting", "profiling", "planned"]
@@ -353,7 +353,7 @@ async def test_epochs_of_ten_iterations_are_profiled_and_kept_within_the_budget(
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     job = Training(site)
     async with site.controlled():
-        for epoch in range(400):
+        for epoch in range(520):
             await job.train(10 / rate_per_s(gpu.requested_power_limit_w), epoch=epoch)
             await job.pause(0.8)  # shorter than what counts as a pause: it belongs to the rhythm of the job
         job.publish_status("finished")

@@ -265,6 +265,7 @@ class GpuEnergyMeter:
             await self._read_range()
             raw = await self._gpu.read_sample()
         except GpuError as error:
+            self._between.clear()
             self.max_power_limit_w = None  # it changes when a driver is loaded again
             self._energy.miss()
             if isinstance(error, GpuNotSupportedError) and not self._samples:
