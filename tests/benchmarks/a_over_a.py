@@ -331,7 +331,7 @@ know: an H100 has shown 0.047 K and 0.3 %. Temperatures are told in whole degree
 The energy counter moves every 100 ms. Half of the runs tell their length. The twin does the same work, with the same
 noise and the same validations, at the top limit: on the flat board the truth is 0.
 
-The meters are read every 0.1 s in the first sweep, 0.5 s in trials, 2 s around looks and changes of limit, and else 5 s
+The meters are read every 0.1 s in the first sweep, 0.5 s in trials and around looks and changes of limit, and else 5 s
 (20 s in runs beyond 2 h). A reading holds the whole energy and all iterations since the last one, so ledger and books
 lose nothing by that, nor do looks; but drift is judged by longer windows: one run of 2 h was on 5 curves with readings
 of 2 s and on 3 with 20 s, and its interval held the truth in both. Limits hold at once, and readings fall on the

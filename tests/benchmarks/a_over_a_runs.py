@@ -58,7 +58,7 @@ READING_S: Final = 0.008
 
 SWEEP_STEP_S: Final = 0.1
 TRIAL_STEP_S: Final = 0.5
-LOOK_STEP_S: Final = 2.0
+LOOK_STEP_S: Final = 0.5
 LONG_RUN_S: Final = 2 * HOUR_S
 STEADY_STEPS_S: Final = (5.0, 20.0)
 """The meters are read so often in the first sweep, in trials, around looks and changes of limit, and else in runs of up
