@@ -24,6 +24,7 @@ from controller.gpu.journal.storage import Journal
 from controller.history.energy_history.history_file import read_history
 from controller.history.energy_history.recorder import FILE
 from controller.history.energy_history.schema import DECISIONS
+from policies.vocabulary.units import DAY_S
 from publishers.mqtt.client import MqttClient
 from tests.controller.history.energy_history.records import gpu_message, limit_message
 from tests.fakes import MIDNIGHT_S
@@ -73,8 +74,9 @@ def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     assert published["iterations"] == result["run"]["iterations"]
     assert published["energy_j"] == pytest.approx(result["run"]["energy_j"], rel=0.02)
     assert published["carbon_g"] == pytest.approx(result["run"]["carbon_g"], rel=0.02)
-    # A busy machine ends the run late: the controller counts until it hears so, the simulation does not.
-    assert published["duration_s"] == pytest.approx(result["run"]["duration_s"], rel=0.05)
+    # The controller counts until it hears of the end, the simulation does not: seconds later on a busy machine.
+    late_s = (published["duration_s"] - result["run"]["duration_s"]) * DURATION_S / DAY_S
+    assert -0.5 < late_s < 5
 
     assert "measured" in said.out
     assert "prior limit restored" in said.out
