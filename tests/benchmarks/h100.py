@@ -1,6 +1,7 @@
 """How precisely rate and power of a real board are known: `python -m tests.benchmarks.h100 --data DIR [--write]`.
 
-DIR holds `steps.npz` and `meter.npz`, recorded on an H100 whose limit never changed.
+DIR holds `steps.npz` and `meter.npz`, recorded on an H100 whose limit never changed, or what `tests.device.record` has
+recorded on another board.
 """
 
 import argparse
@@ -49,11 +50,13 @@ TRAININGS: Final = {
 }
 STEADY_W: Final = 500.0
 """Power is compared where a training keeps the board busy."""
+ABOUT: Final = (
+    "One H100 80GB HBM3 (SXM, 700 W), driver 580.159.04, 26 November 2026, PyTorch 2.11; its limit never changed."
+)
 PROTOCOL: Final = """\
-One H100 80GB HBM3 (SXM, 700 W), driver 580.159.04, 26 November 2026, PyTorch 2.11; its limit never changed. Marks of
-each training go through the wire, in messages of a quarter of a second, and into the log of its rank; iterations are
-counted between readings, ten a second, in windows that follow one another. Left out are windows with a pause, and
-those that begin within a second of one."""
+Marks of each training go through the wire, in messages of a quarter of a second, and into the log of its rank;
+iterations are counted between readings, ten a second, in windows that follow one another. Left out are windows with a
+pause, and those that begin within a second of one."""
 
 METHODS: Final = ("the counter's ends", "least squares over the counter", "the instant readings", "combined")
 N_STARTS: Final = 8
@@ -138,11 +141,12 @@ def waiting_hook(device_ns: TimesNs, *, wait_share: float) -> TimesNs:
 
 def _trainings(steps: Any) -> Iterator[tuple[str, TimesNs, TimesNs | None]]:  # noqa: ANN401 — numpy's archive has no type
     """Yield the name of each training, the marks of its hook, and those of the device where they are known."""
-    for name, what in TRAININGS.items():
-        device = f"{name}.device_ns"
-        yield what, steps[f"{name}.hook_ns"], steps.get(device)
-    device_ns = steps["resnet50_b256.device_ns"]
-    for one_in in (50, 10, 5):
+    others = {name.removesuffix(".what"): str(steps[name]) for name in steps if name.endswith(".what")}
+    for name, what in (TRAININGS | others).items():
+        if f"{name}.hook_ns" in steps:
+            yield what, steps[f"{name}.hook_ns"], steps.get(f"{name}.device_ns")
+    device_ns = steps.get("resnet50_b256.device_ns", ())
+    for one_in in (50, 10, 5) if len(device_ns) else ():
         what = (
             f"ResNet-50, batch 256, a hook that waits at random, for one step in {one_in} (simulated from the device)"
         )
@@ -343,8 +347,9 @@ def page(data: Path) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Rate and power of a real board\n"
     yield f"{measured_on()}; `python -m tests.benchmarks.h100 --data DIR --write`.\n"
-    yield f"{PROTOCOL}\n\n## Rate: scatter from one window to the next\n"
-    yield from rates_table(np.load(data / "steps.npz"))
+    steps = np.load(data / "steps.npz")
+    yield f"{steps.get('about', ABOUT)}\n{PROTOCOL}\n\n## Rate: scatter from one window to the next\n"
+    yield from rates_table(steps)
     yield "\n*late*: steps that seem more than 5 % longer than the median; most of those of host-bound trainings are."
     rows = np.load(data / "meter.npz")["rows"]
     yield f"\n## Power above {STEADY_W:g} W: scatter from one window to the next\n"
