@@ -28,7 +28,7 @@ from controller.web.pages.layout import (
     render_state,
     render_time,
 )
-from controller.web.pages.words import NOT_KNOWN_YET, PINNED, decision_text, typeset
+from controller.web.pages.words import NOT_KNOWN_YET, PINNED, by_numbers, decision_text, typeset
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import GpuDescription
 from publishers.training.reporting.amounts import power_text
@@ -90,7 +90,9 @@ def gpu_views(state: SiteState, now_s: float) -> list[GpuView]:
         _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s)
         for key in {*described, *state.gpus}
     ]
-    return sorted(views, key=lambda view: (view.key.node, _index(view.state, described.get(view.key)), view.key))
+    return sorted(
+        views, key=lambda view: (by_numbers(view.key.node), _index(view.state, described.get(view.key)), view.key)
+    )
 
 
 def _view(state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float) -> GpuView:

@@ -41,6 +41,7 @@ from controller.web.pages.savings import run_entry, savings_of, slower_text, spl
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
+    by_numbers,
     is_pinned,
     percent_text,
     pin_cost_text,
@@ -100,10 +101,10 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
 
 
 def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
-    """Return the runs that go on."""
+    """Return the runs that go on, by user, job and run."""
     return {
         key: run
-        for key, run in sorted(state.runs.items())
+        for key, run in sorted(state.runs.items(), key=lambda item: [by_numbers(name) for name in item[0]])
         if run.energy is not None and run.energy.state == "running" and not run.energy.final and run.is_heard(now_s)
     }
 
@@ -191,7 +192,7 @@ def _so_far(key: RunKey, energy: RunEnergy) -> str:
 
 
 def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
-    for name, node in sorted(state.nodes.items()):
+    for name, node in sorted(state.nodes.items(), key=lambda item: by_numbers(item[0])):
         if node.status.state != "online":
             n_gpus = len(node.status.gpus)
             gpus = f": {n_gpus} GPUs are not known" if n_gpus > 1 else ": its GPU is not known" if n_gpus else ""
@@ -348,7 +349,7 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
         )
     signal = first_signal(state)
     if signal is None:
-        yield render_state("idle", "no signal of the grid")
+        yield render_state("idle", "No signal of the grid")
     else:
         age = "" if signal.state == "fresh" else f", ended {duration_text(signal.age_s)} ago"
         text = {"fresh": "Signal fresh", "held": "Signal held", "forecast": "Signal forecast"}.get(
