@@ -84,12 +84,13 @@ async def test_a_thousand_idle_streams_hold_nothing_up_and_leave_nothing_open(
     with _many_files() as n_streams, _web(broker, tmp_path) as (port, pid):
 
         def say(power_w: float) -> None:
-            status = NodeStatus(state="online", version="1", time_s=SystemClock().now_s())
-            energy = gpu_message(SystemClock().now_s(), 5e5, power_w=power_w)
-            sent = [
-                (topic, payload, 1, True) for topic, payload in ((TOPICS.node_status(NODE), encode(status)), energy)
-            ]
-            multiple(sent, hostname="127.0.0.1", port=broker.port)
+            status = encode(NodeStatus(state="online", version="1", time_s=SystemClock().now_s()))
+            topic, payload = gpu_message(SystemClock().now_s(), 5e5, power_w=power_w)
+            multiple(
+                [(TOPICS.node_status(NODE), status, 1, True), (topic, payload, 1, True)],
+                hostname="127.0.0.1",
+                port=broker.port,
+            )
 
         assert await asyncio.to_thread(_answer, port, "/healthz") == 200
         n_sockets = _n_sockets(pid)

@@ -48,6 +48,7 @@ from controller.web.pages.words import (
     range_text,
     release_words,
     run_path,
+    run_words,
     typeset,
     without_number_text,
 )
@@ -469,10 +470,8 @@ def run_cells(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterato
     if energy is None:
         return
     link = element("a", element("bdi", escaped(key.job)), href=run_path(key))
-    boards = f"{energy.n_gpus}{NO_BREAK}{energy.gpu_model}" if energy.n_gpus else "no GPU"
-    who = element(
-        "span", escaped(" "), element("bdi", escaped(key.user)), escaped(f" · {key.run} · {boards}"), class_="note"
-    )
+    user, words = element("bdi", escaped(key.user)), escaped(f" · {run_words(key, energy)}")
+    who = element("span", escaped(" "), user, words, class_="note")
     yield element("span", link, who)
     yield render_done(run, energy, now_s, zone)
     entry = run_entry(key, energy)

@@ -163,6 +163,12 @@ def _numbers(change: LimitChange) -> Iterator[str]:
         yield f"{typeset(percent_text(change.speed_ratio))} of full speed"
 
 
+def run_words(key: RunKey, record: RunEnergy) -> str:
+    """Return which run of its job it is, and on what."""
+    boards = f"{record.n_gpus}{NO_BREAK}\u00d7{NO_BREAK}{record.gpu_model}" if record.n_gpus else "no GPU"
+    return f"run {key.run} · {boards}"
+
+
 def run_path(key: RunKey) -> str:
     """Return where the page of a run is."""
     return "/run/" + "/".join(quote(name, safe="") for name in key)
