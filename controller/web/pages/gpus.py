@@ -35,6 +35,9 @@ from publishers.training.reporting.amounts import power_text
 
 MAX_ROWS: Final = 256
 """Of GPUs on one page."""
+NOBODY: Final = (
+    "No controller has been heard yet. On each node with GPUs, start gridchase controller on the same broker."
+)
 _ORDERS: Final = {"pin": "pin", "exempt": "exempt", "release": "release"}
 MEASURING: Final = frozenset({"profiling", "refining"})
 _WRONG: Final = frozenset(
@@ -255,7 +258,7 @@ def render_gpus(
         cards = [_nodes(state, nodes)]
     else:
         cards = [_node(state, name, each, now_s, zone, takes_orders=takes_orders) for name, each in nodes.items()]
-    nothing = render_card("No GPU", element("p", escaped("No controller has been heard yet."), class_="second"))
+    nothing = render_card("No GPU", element("p", escaped(NOBODY), class_="second"))
     return render_page("GPUs", current="/gpus", parts=cards or [nothing], now_s=now_s, zone=zone)
 
 

@@ -18,6 +18,7 @@ from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState, Subject
 from controller.web.pages.gpus import (
     MEASURING,
+    NOBODY,
     GpuView,
     gpu_views,
     limit_sums_w,
@@ -378,7 +379,7 @@ def first_signal(state: SiteState) -> GridSignal | None:
 
 def _gpus(views: Sequence[GpuView]) -> Markup:
     if not views:
-        return render_card("GPUs", element("p", escaped("No controller has been heard yet."), class_="second"))
+        return render_card("GPUs", element("p", escaped(NOBODY), class_="second"))
     note = "bar: drawn · mark: limit · whole width: prior limit"
     left_out = len(views) - MAX_TILES
     more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING

@@ -10,7 +10,7 @@ import pytest
 
 from controller.web.live.event_stream import HEARTBEAT_S, EventStream, LiveValues
 from publishers.shared.http.server import HttpServer, Route
-from tests.fakes import LoopClock
+from tests.fakes import LoopClock, SteppedClock
 
 
 class Watched:
@@ -20,6 +20,10 @@ class Watched:
         self.number = 0
         self.n_rendered = 0
         self.clock = LoopClock()
+        self.make(max_streams)
+
+    def make(self, max_streams: int = 2) -> None:
+        """Make the stream, by the present clock."""
         self.stream = EventStream(
             self._values, lambda: self.number, time_s=self.clock.now_s, clock=self.clock, max_streams=max_streams
         )
@@ -80,9 +84,27 @@ async def test_who_comes_after_a_quiet_time_is_told_the_time_of_now() -> None:
             async with client.get(url) as response:
                 await block(response)
                 event = await block(response)
-                assert msgspec.json.decode(event["data"])["time_s"] == pytest.approx(watched.clock.now_s(), abs=1.0)
+            assert event["id"].endswith("-1"), "nothing has changed"
+            assert msgspec.json.decode(event["data"])["time_s"] == pytest.approx(watched.clock.now_s(), abs=1.0)
             await asyncio.sleep(3 * HEARTBEAT_S)
-        assert event["id"].endswith("-1"), "nothing has changed"
+
+
+@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
+async def test_a_clock_that_is_set_holds_up_neither_values_nor_signs_of_life(step_s: float) -> None:
+    watched, loop = Watched(), asyncio.get_running_loop()
+    watched.clock = clock = SteppedClock()
+    watched.make()
+    async with watched.served() as (client, url), client.get(url) as response:
+        await block(response)
+        await block(response)
+        clock.step_s = step_s
+        begun_s = loop.time()
+        alive = await block(response)
+        assert loop.time() - begun_s <= HEARTBEAT_S + 1.0
+        assert msgspec.json.decode(alive["data"])["time_s"] == pytest.approx(clock.now_s(), abs=1e-3)
+        watched.number, begun_s = 3, loop.time()
+        assert power(await block(response)) == "3 W"
+        assert loop.time() - begun_s <= 2.0
 
 
 async def test_all_viewers_share_one_rendering_and_one_too_many_is_refused() -> None:
