@@ -13,7 +13,7 @@ ORDER := $(if $(CI),--randomly-seed=1)
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-live frameworks test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check check-types check-others docs format dist clean
+.PHONY: demo test test-unit test-live test-page frameworks test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check check-types check-others docs format dist clean
 
 # Of the environment only what the demo needs, where there is none yet.
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
@@ -28,7 +28,12 @@ test: test-unit
 test-unit: $(STAMP)
 	$(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal $(ORDER)
 test-live: $(STAMP)
-	$(BIN)/python -m tests.second_try -m live -n 6 --dist worksteal $(ORDER)
+	$(BIN)/python -m tests.second_try -m 'live and not further' -n 6 --dist worksteal $(ORDER)
+
+# The page in a browser, the whole: each page on each screen, in each theme, on paper, and what takes minutes to happen.
+# It wants chromium, and axe-core: `npm install --no-save axe-core`.
+test-page: $(STAMP)
+	$(BIN)/python -m pytest tests/live/page -n 2 --dist worksteal $(ORDER)
 
 # The real frameworks, in an environment of their own: each framework, launcher and kind of training once, or all.
 COMPARES_TIMES := tests/frameworks/test_up_beside_examples.py tests/frameworks/test_rates.py
@@ -52,7 +57,7 @@ define newest
 endef
 test-newest:
 	$(call newest,dev)
-	build/newest/bin/python -m pytest -n auto --dist worksteal --ignore tests/frameworks --ignore tests/test_pins.py
+	build/newest/bin/python -m pytest -m 'not further' -n auto --dist worksteal --ignore tests/frameworks --ignore tests/test_pins.py
 	$(call newest,frameworks)
 	build/newest/bin/python -m pytest tests/frameworks -n 3 --dist worksteal $(COMPARES_TIMES:%=--ignore %)
 	rm -rf build/newest

@@ -139,6 +139,7 @@ def live_stream(state: SiteState, *, clock: Clock, viewers_clock: Clock) -> Even
     return EventStream(
         lambda: live_overview(state, clock.now_s()),
         lambda: state.version,
+        time_s=clock.now_s,
         clock=viewers_clock,
         max_streams=max_streams,
     )

@@ -45,7 +45,7 @@ CHARTS: Final = """
 .band,.tint{fill:var(--c)}.band{fill-opacity:.2}.tint{fill-opacity:.14}
 .bar{fill:var(--c)}.bar.tinted{fill-opacity:.2;stroke:var(--c)}
 @media (forced-colors:active){.plot,.swatch{forced-color-adjust:none}.plot text{fill:CanvasText}
-.gridline{stroke:GrayText}}
+.gridline{stroke:CanvasText;stroke-opacity:.25}.gridline.zero{stroke-opacity:1}}
 """
 """What is in a chart's SVG."""
 

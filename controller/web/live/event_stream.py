@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -21,8 +21,8 @@ RETRY_MS: Final = 3_000
 """After which a browser asks again for a stream that was cut."""
 STALL_TIMEOUT_S: Final = 30.0
 """A viewer that takes nothing for so long is dropped [s]."""
-_HEARTBEAT: Final = b"event: alive\ndata: {}\n\n"
-"""No comment: browsers keep those from scripts, which say when nothing was heard."""
+_HEARTBEAT: Final = b'event: alive\ndata: {"time_s":%.3f}\n\n'
+"""No comment: browsers keep those from scripts, which say when something was heard last, by the clock of the server."""
 
 
 class LiveValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,8 @@ class EventStream:
     Args:
         values: returns what pages show now.
         version: returns a number that grows when that may have changed.
-        clock: the time of the viewers.
+        time_s: returns the time of what is shown [Unix s].
+        clock: the time of the viewers, which may be another one.
         max_streams: how many there may be at once.
     """
 
@@ -65,11 +66,13 @@ class EventStream:
         values: Callable[[], LiveValues],
         version: Callable[[], int],
         *,
+        time_s: Callable[[], float],
         clock: Clock,
         max_streams: int = MAX_STREAMS,
     ) -> None:
         self._values = values
         self._version = version
+        self._time_s = time_s
         self._clock = clock
         self._max_streams = max_streams
         self._n_streams = 0
@@ -120,15 +123,12 @@ class EventStream:
     def _make(self, now_s: float) -> _Event:
         """Return the newest event: a new one where anything looks otherwise than before."""
         version, values, newest = self._version(), self._values(), self._newest
-        if newest is not None and msgspec.structs.replace(values, time_s=newest.values.time_s) == newest.values:
-            self._newest = replace(newest, version=version, made_s=now_s)
-            return self._newest
-        body = msgspec.json.encode(values)
-        self._n_events += 1
+        if newest is None or msgspec.structs.replace(values, time_s=newest.values.time_s) != newest.values:
+            self._n_events += 1
         id_ = f"{self._started_s:.0f}-{self._n_events}"  # another after a restart
-        event = _Event(id_, version, now_s, values, b"id: %s\nevent: values\ndata: %s\n\n" % (id_.encode(), body))
-        self._newest = event
-        return event
+        body = b"id: %s\nevent: values\ndata: %s\n\n" % (id_.encode(), msgspec.json.encode(values))
+        self._newest = _Event(id_, version, now_s, values, body)
+        return self._newest
 
     async def pieces(self, last_id: str) -> AsyncGenerator[bytes, None]:
         """Yield what is sent to one viewer, whose last event was `last_id`; "" where it is new."""
@@ -144,7 +144,7 @@ class EventStream:
                     last_id = newest.id
                     yield newest.body
                 else:
-                    yield _HEARTBEAT
+                    yield _HEARTBEAT % self._time_s()
                 if wake is self._wake:
                     await wake.wait()
                 newest = self._newest

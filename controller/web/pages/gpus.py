@@ -28,13 +28,16 @@ from controller.web.pages.layout import (
     render_state,
     render_time,
 )
-from controller.web.pages.words import NOT_KNOWN_YET, PINNED, decision_text, typeset
+from controller.web.pages.words import NOT_KNOWN_YET, PINNED, by_numbers, decision_text, typeset
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import GpuDescription
 from publishers.training.reporting.amounts import power_text
 
 MAX_ROWS: Final = 256
 """Of GPUs on one page."""
+NOBODY: Final = (
+    "No controller has been heard yet. On each node with GPUs, start gridchase controller on the same broker."
+)
 _ORDERS: Final = {"pin": "pin", "exempt": "exempt", "release": "release"}
 MEASURING: Final = frozenset({"profiling", "refining"})
 _WRONG: Final = frozenset(
@@ -90,7 +93,9 @@ def gpu_views(state: SiteState, now_s: float) -> list[GpuView]:
         _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s)
         for key in {*described, *state.gpus}
     ]
-    return sorted(views, key=lambda view: (view.key.node, _index(view.state, described.get(view.key)), view.key))
+    return sorted(
+        views, key=lambda view: (by_numbers(view.key.node), _index(view.state, described.get(view.key)), view.key)
+    )
 
 
 def _view(state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float) -> GpuView:
@@ -253,7 +258,7 @@ def render_gpus(
         cards = [_nodes(state, nodes)]
     else:
         cards = [_node(state, name, each, now_s, zone, takes_orders=takes_orders) for name, each in nodes.items()]
-    nothing = render_card("No GPU", element("p", escaped("No controller has been heard yet."), class_="second"))
+    nothing = render_card("No GPU", element("p", escaped(NOBODY), class_="second"))
     return render_page("GPUs", current="/gpus", parts=cards or [nothing], now_s=now_s, zone=zone)
 
 

@@ -21,6 +21,8 @@ FOLDED_S: Final = 7_200.0
 """So long two limits may alternate in one line [s]."""
 _PLANNED: Final = ("_signal", "_static")
 """So the reasons of plans end that may share a time between two limits."""
+_LOOK: Final = "refining"
+"""The reason of a limit that is only compared with the planned one."""
 N_FOLDED: Final = 4
 """Fewer decisions are shown each by itself."""
 
@@ -97,12 +99,14 @@ def _folded(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _goes_on(first: Line, newer: Sequence[Line], older: Line) -> bool:
-    """Return whether an older decision alternates with the one or two newer ones, for the reason of the first."""
+    """Return whether an older decision alternates with the one or two newer ones: for one reason, or as looks do."""
     last, change = newer[-1].newest, older.newest
+    is_same_reason = change.reason == newer[0].newest.reason
+    is_look = len(newer) == 1 and (change.reason == _LOOK) != (last.reason == _LOOK)
     limits_w = [*(line.newest.power_limit_w for line in newer), change.power_limit_w]
     return (
         None not in limits_w
-        and change.reason == first.newest.reason
+        and (is_same_reason or is_look)
         and first.newest.time_s - change.time_s <= FOLDED_S
         and last.previous_power_limit_w == change.power_limit_w
         and limits_w[-1] != limits_w[-2]
@@ -184,6 +188,9 @@ def line_reason(line: Line, now_s: float, zone: tzinfo) -> str:
         return decision_text(line.newest)
     begin, end = (moment_text(line.changes[place].time_s, now_s, zone) for place in (-1, 0))
     when = begin if begin == end else f"{begin}\u2013{end}"
-    reason = line.newest.reason
+    reason = next((change.reason for change in line.changes if change.reason != _LOOK), _LOOK)
     why = "two limits mixed to keep the pace" if reason.endswith(_PLANNED) else short_reason(reason)
+    if any(change.reason == _LOOK != reason for change in line.changes):
+        top_w = max(change.power_limit_w or 0.0 for change in line.changes)
+        why = f"{short_reason(reason)}; compared with {typeset(power_text(top_w))}"
     return f"{why} · {line.n_decisions} changes, {when}"

@@ -18,6 +18,7 @@ from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import GpuKey, RunState, SiteState, Subject
 from controller.web.pages.gpus import (
     MEASURING,
+    NOBODY,
     GpuView,
     gpu_views,
     limit_sums_w,
@@ -41,12 +42,14 @@ from controller.web.pages.savings import run_entry, savings_of, slower_text, spl
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
+    by_numbers,
     is_pinned,
     percent_text,
     pin_cost_text,
     range_text,
     release_words,
     run_path,
+    run_words,
     typeset,
     without_number_text,
 )
@@ -100,10 +103,10 @@ def render_overview(overview: Overview, *, now_s: float, zone: tzinfo) -> str:
 
 
 def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
-    """Return the runs that go on."""
+    """Return the runs that go on, by user, job and run."""
     return {
         key: run
-        for key, run in sorted(state.runs.items())
+        for key, run in sorted(state.runs.items(), key=lambda item: [by_numbers(name) for name in item[0]])
         if run.energy is not None and run.energy.state == "running" and not run.energy.final and run.is_heard(now_s)
     }
 
@@ -191,7 +194,7 @@ def _so_far(key: RunKey, energy: RunEnergy) -> str:
 
 
 def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
-    for name, node in sorted(state.nodes.items()):
+    for name, node in sorted(state.nodes.items(), key=lambda item: by_numbers(item[0])):
         if node.status.state != "online":
             n_gpus = len(node.status.gpus)
             gpus = f": {n_gpus} GPUs are not known" if n_gpus > 1 else ": its GPU is not known" if n_gpus else ""
@@ -348,7 +351,7 @@ def _health(state: SiteState, views: Sequence[GpuView]) -> Iterator[Markup]:
         )
     signal = first_signal(state)
     if signal is None:
-        yield render_state("idle", "no signal of the grid")
+        yield render_state("idle", "No signal of the grid")
     else:
         age = "" if signal.state == "fresh" else f", ended {duration_text(signal.age_s)} ago"
         text = {"fresh": "Signal fresh", "held": "Signal held", "forecast": "Signal forecast"}.get(
@@ -376,7 +379,7 @@ def first_signal(state: SiteState) -> GridSignal | None:
 
 def _gpus(views: Sequence[GpuView]) -> Markup:
     if not views:
-        return render_card("GPUs", element("p", escaped("No controller has been heard yet."), class_="second"))
+        return render_card("GPUs", element("p", escaped(NOBODY), class_="second"))
     note = "bar: drawn · mark: limit · whole width: prior limit"
     left_out = len(views) - MAX_TILES
     more = element("p", escaped(f"and {left_out} more"), class_="note") if left_out > 0 else NOTHING
@@ -468,10 +471,8 @@ def run_cells(key: RunKey, run: RunState, now_s: float, zone: tzinfo) -> Iterato
     if energy is None:
         return
     link = element("a", element("bdi", escaped(key.job)), href=run_path(key))
-    boards = f"{energy.n_gpus}{NO_BREAK}{energy.gpu_model}" if energy.n_gpus else "no GPU"
-    who = element(
-        "span", escaped(" "), element("bdi", escaped(key.user)), escaped(f" · {key.run} · {boards}"), class_="note"
-    )
+    user, words = element("bdi", escaped(key.user)), escaped(f" · {run_words(key, energy)}")
+    who = element("span", escaped(" "), user, words, class_="note")
     yield element("span", link, who)
     yield render_done(run, energy, now_s, zone)
     entry = run_entry(key, energy)

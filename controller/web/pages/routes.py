@@ -18,7 +18,7 @@ from controller.web.pages.grid import render_grid
 from controller.web.pages.history import HistoryQuery, read_month, render_history
 from controller.web.pages.jobs.job_page import render_job
 from controller.web.pages.jobs.jobs_page import render_jobs
-from controller.web.pages.layout import render_card, render_page
+from controller.web.pages.layout import render_page
 from controller.web.pages.log import N_DECISIONS, Asked, render_log
 from controller.web.pages.runs.run_page import render_run, run_view
 from controller.web.pages.runs.runs_page import N_ENDED, SINCE_S, render_runs
@@ -152,9 +152,9 @@ class _Pages:
         return answer
 
     def _fault(self, request: web.Request, current: str, status: HTTPStatus, detail: str) -> web.Response:
-        card = render_card(status.phrase, element("p", escaped(detail)))
+        card = element("section", element("p", escaped(detail)), class_="card")
         now_s, zone = self._clock.now_s(), zone_of(request)
-        page = render_page(status.phrase, current=current, parts=[card], now_s=now_s, zone=zone)
+        page = render_page(status.phrase.capitalize(), current=current, parts=[card], now_s=now_s, zone=zone)
         return page_response(request, page, status=status)
 
 

@@ -40,6 +40,15 @@ _WITHOUT_NUMBERS: Final = {
 _ARROW: Final = f"{NO_BREAK}→{NO_BREAK}"
 
 
+def by_numbers(name: str) -> list[str | int]:
+    """Return what sorts names as people do: numbers in them by their size.
+
+    >>> sorted(["node-10", "node-9", "node"], key=by_numbers)
+    ['node', 'node-9', 'node-10']
+    """
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]+)", name))]
+
+
 def typeset(text: str) -> str:
     """Return an amount as a page writes it: a true minus, narrow spaces in thousands, its unit on the same line."""
     return text.replace("CO2e", "CO₂e").replace("-", "\u2212").replace(",", "\u202f").replace(" ", NO_BREAK)
@@ -152,6 +161,12 @@ def _numbers(change: LimitChange) -> Iterator[str]:
         yield typeset(change.signal.partition(" (")[0])
     if change.speed_ratio is not None:
         yield f"{typeset(percent_text(change.speed_ratio))} of full speed"
+
+
+def run_words(key: RunKey, record: RunEnergy) -> str:
+    """Return which run of its job it is, and on what."""
+    boards = f"{record.n_gpus}{NO_BREAK}\u00d7{NO_BREAK}{record.gpu_model}" if record.n_gpus else "no GPU"
+    return f"run {key.run} · {boards}"
 
 
 def run_path(key: RunKey) -> str:

@@ -41,7 +41,7 @@ function addReadout(figure) {
   line.className = "cross";
   line.hidden = true;
   panels.append(line);
-  panels.after(readout);
+  (figure.querySelector(".x-label") ?? panels).after(readout);
   panels.tabIndex = 0;
   let place = -1;
 
@@ -74,7 +74,7 @@ function addReadout(figure) {
 // What is no live value: the page is read again, and each of its parts that is another one now is replaced, unless it is in use.
 const sources = new WeakMap(); // of each part: its markup as the server sent it
 let shape = "";
-let readAt = Date.now();
+let readAt = performance.now(); // the browser's clock may be wrong, or be set
 let planned = 0;
 
 function remember() {
@@ -94,8 +94,9 @@ function planReading(inMs) {
   }, inMs);
 }
 
-async function readAgain(isOtherZone = false) {
-  readAt = Date.now();
+async function readAgain() {
+  readAt = performance.now();
+  tellZone();
   let page;
   try {
     const answer = await fetch(location.href);
@@ -106,6 +107,7 @@ async function readAgain(isOtherZone = false) {
   }
   const parts = [...main.children];
   const newest = [...(page.getElementById("main")?.children ?? [])];
+  const isOtherZone = page.getElementById("main")?.dataset.zone !== main.dataset.zone;
   if (newest.length === 0) return;
   newest.forEach((part, at) => {
     const old = parts[at];
@@ -119,17 +121,20 @@ async function readAgain(isOtherZone = false) {
 }
 
 // The time zone of the browser: the server makes all times, and is told it by a cookie. A page of another one is read again, once.
-function offerZone() {
+let toldZone = "";
+
+function tellZone() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  if (!zone || zone === main.dataset.zone) return;
+  if (!zone || zone === toldZone) return false;
+  toldZone = zone;
   document.cookie = `gridchase-zone=${zone}; Path=/; Max-Age=31536000; SameSite=Strict`;
-  readAgain(true);
+  return zone !== main.dataset.zone;
 }
 
 // Live values: the server has made all texts, here they are only put where they belong.
 let source = null;
 let silence = 0;
-let lastHeard = new Date();
+let lastHeard = new Date(heard?.querySelector("time")?.dateTime ?? Date.now()); // by the clock of the server, as all times
 
 function showBar(svg, [drawn, mark]) {
   const percent = (ratio) => `${(100 * Math.min(Math.max(ratio, 0), 1)).toFixed(1)}%`;
@@ -142,7 +147,7 @@ function showBar(svg, [drawn, mark]) {
 
 function sayHeard(words) {
   if (heard === null) return;
-  heard.textContent = words + lastHeard.toLocaleTimeString("en-GB");
+  heard.textContent = words + lastHeard.toLocaleTimeString("en-GB", { timeZone: main.dataset.zone || undefined });
   heard.classList.toggle("silent", words !== "as of ");
 }
 
@@ -151,8 +156,8 @@ function awaitSigns() {
   silence = setTimeout(() => sayHeard("last heard "), SILENT_MS);
 }
 
-function isAlive() {
-  lastHeard = new Date();
+function isAlive(event) {
+  lastHeard = new Date(1000 * JSON.parse(event.data).time_s);
   awaitSigns();
   sayHeard("as of ");
 }
@@ -167,8 +172,8 @@ function show(event) {
     const svg = document.getElementById(id);
     if (svg !== null) showBar(svg, shares);
   }
-  isAlive();
-  const age = Date.now() - readAt;
+  isAlive(event);
+  const age = performance.now() - readAt;
   if (age > REFRESH_MS || (shape !== "" && values.shape !== shape)) planReading(Math.max(0, MIN_REFRESH_MS - age));
   shape = values.shape;
 }
@@ -178,9 +183,9 @@ function listen() {
   awaitSigns();
   source = new EventSource("/v1/events");
   source.addEventListener("values", show);
-  source.addEventListener("alive", () => {
-    isAlive();
-    if (Date.now() - readAt > REFRESH_MS) planReading(0);
+  source.addEventListener("alive", (event) => {
+    isAlive(event);
+    if (performance.now() - readAt > REFRESH_MS) planReading(0);
   });
   source.addEventListener("error", () => {
     // A refused stream is not asked for again by the browser itself.
@@ -200,13 +205,16 @@ function ignore() {
 
 // Browsers allow six connections to a server; tabs that nobody sees hold none.
 function follow() {
-  if (document.hidden) ignore();
-  else listen();
+  if (document.hidden) {
+    ignore();
+    return;
+  }
+  listen();
+  if (tellZone()) readAgain();
 }
 
 offerThemes();
 remember();
-offerZone();
 document.addEventListener("visibilitychange", follow);
 window.addEventListener("pagehide", ignore);
 window.addEventListener("pageshow", follow);

@@ -19,7 +19,29 @@ AXE: Final = _AXE_FILE.read_text(encoding="utf-8") if _AXE_FILE.is_file() else N
 _KEYS: Final = {"Tab": 9, "Enter": 13, "Escape": 27}
 TIMEOUT_S: Final = 30.0
 """For whatever is waited for; a new browser on a busy machine takes its time [s]."""
-_OPTIONS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0")
+_OPTIONS: Final = (
+    "--headless",
+    "--hide-scrollbars",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--remote-debugging-port=0",
+)
+
+
+_TOO_WIDE: Final = """
+(() => {
+  const name = (it) => `${it.tagName} ${it.className.baseVal ?? it.className}: ${it.textContent.slice(0, 60)}`;
+  const root = document.documentElement;
+  const found = root.scrollWidth > root.clientWidth ? ["the page"] : [];
+  for (const frame of document.querySelectorAll(".scroll"))
+    if (frame.scrollWidth > frame.clientWidth + 1) found.push(name(frame));
+  for (const card of document.querySelectorAll(".card"))
+    for (const part of card.querySelectorAll("*:not(svg, svg *, .unseen, thead, thead *, .decisions *)"))
+      if (part.getBoundingClientRect().right > card.getBoundingClientRect().right + 1) found.push(name(part));
+  return found;
+})()
+"""
 
 
 class Tab:
@@ -69,17 +91,35 @@ class Tab:
             code = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
             await self.call("Input.dispatchKeyEvent", type=kind, **code, **(text if kind == "keyDown" else {}))
 
-    async def show(self, *, width: int, theme: str) -> None:
-        """Show the page on a screen of a width [px], in a theme."""
+    async def show(
+        self, *, width: int, theme: str = "light", media: str = "screen", has_own_colours: bool = False
+    ) -> None:
+        """Show the page.
+
+        Args:
+            width: of the screen, or of the paper between its margins [px].
+            theme: light or dark.
+            media: screen or print.
+            has_own_colours: whether the reader has chosen all colours, as in a high contrast theme.
+        """
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )
-        await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        features = {"prefers-color-scheme": theme, "forced-colors": "active" if has_own_colours else "none"}
+        listed = [{"name": name, "value": value} for name, value in features.items()]
+        await self.call("Emulation.setEmulatedMedia", media=media, features=listed)
 
-    async def picture(self) -> bytes:
-        """Return what is seen, PNG."""
-        answer = await self.call("Page.captureScreenshot", format="png")
+    async def picture(self, *, is_whole: bool = False) -> bytes:
+        """Return what is seen, or the whole page, PNG."""
+        answer = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
         return b64decode(answer["data"])
+
+    async def too_wide(self) -> list[str]:
+        """Return what is wider than its card, its table's frame or the screen, by more than a pixel.
+
+        Decisions that have no room are in a column that is not seen.
+        """
+        return list(await self.run(_TOO_WIDE))
 
     async def faults(self) -> list[str]:
         """Return what axe-core finds to be wrong."""

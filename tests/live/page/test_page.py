@@ -1,18 +1,13 @@
 """The page in a real browser: values follow the bus, the theme is kept, charts answer to keys, tabs do not starve."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from controller.runtime.clock import SystemClock
-from controller.web.app import Site
-from controller.web.config import WebConfig, WebSettings
 from controller.web.live.element_ids import SITE_POWER
 from controller.web.pages.jobs.job_page import job_path
-from controller.web.store import SqliteStore
 from publishers.messages.codec import encode
 from publishers.messages.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus, SignalValue
 from publishers.messages.topics import JobName
@@ -20,6 +15,7 @@ from tests.controller.history.energy_history.records import TOPICS
 from tests.controller.web.pages.site import Site as PagesSite
 from tests.fakes import FakeBus
 from tests.live.page.browser import CHROMIUM, TIMEOUT_S, Tab, running_browser
+from tests.live.page.served import served
 
 pytestmark = [
     pytest.mark.live,
@@ -65,19 +61,6 @@ class Node:
         self._bus.publish(TOPICS.gpu(self._name, "GPU-0", "energy"), encode(energy), retain=True)
         limit = LimitChange(time_s=self._now_s, gpu_index=0, reason=reason, detail="numbers", power_limit_w=200.0)
         self._bus.publish(TOPICS.gpu(self._name, "GPU-0", "limit"), encode(limit), qos=1, retain=True)
-
-
-@asynccontextmanager
-async def served(bus: FakeBus, state_dir: Path, port: int = 0) -> AsyncIterator[tuple[Site, str]]:
-    """Run the process of a site within this one; yield it and its URL."""
-    stop, urls = asyncio.Event(), asyncio.Queue[str]()
-    config = WebConfig(web=WebSettings(state_dir=str(state_dir), port=port))
-    store = SqliteStore(state_dir, topics=TOPICS, config=config.retention)
-    site = Site(config, bus=bus, store=store, topics=TOPICS, clock=SystemClock())
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(site.run(stop, urls.put_nowait))
-        yield site, await urls.get()
-        stop.set()
 
 
 def shows_power(text: str) -> str:

@@ -24,7 +24,7 @@ async def test_a_viewer_that_reads_late_gets_few_of_the_events_that_it_missed() 
     def values() -> LiveValues:
         return LiveValues(time_s=clock.now_s(), texts={"number": f"<{number}>", "rest": TEXT}, bars={})
 
-    stream = EventStream(values, lambda: number, clock=clock)
+    stream = EventStream(values, lambda: number, time_s=clock.now_s, clock=clock)
     server = HttpServer(
         [Route(name="events", path="/v1/events", handle=stream.handle)], host="127.0.0.1", port=0, title="late"
     )

@@ -19,7 +19,7 @@ from controller.web.pages.layout import (
 )
 from controller.web.pages.overview import run_cells, running_runs
 from controller.web.pages.savings import run_entry, savings_of, slower_text, told_saving
-from controller.web.pages.words import run_path, typeset, without_number_text
+from controller.web.pages.words import run_path, run_words, typeset, without_number_text
 from policies.vocabulary.units import DAY_S, duration_text
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import RunKey
@@ -92,8 +92,7 @@ def run_link(key: RunKey) -> Markup:
 
 def who(key: RunKey, record: RunEnergy) -> Markup:
     """Return whose run it is, which, and on what."""
-    boards = f"{record.n_gpus}{NO_BREAK}{record.gpu_model}" if record.n_gpus else "no GPU"
-    return element("span", element("bdi", escaped(key.user)), escaped(f" · {key.run} · {boards}"), class_="note")
+    return element("span", element("bdi", escaped(key.user)), escaped(f" · {run_words(key, record)}"), class_="note")
 
 
 def render_run_state(record: RunEnergy) -> Markup:

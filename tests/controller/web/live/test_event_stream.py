@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
+import pytest
 
 from controller.web.live.event_stream import HEARTBEAT_S, EventStream, LiveValues
 from publishers.shared.http.server import HttpServer, Route
-from tests.fakes import LoopClock
-
-ALIVE = {"event": "alive", "data": "{}"}
+from tests.fakes import LoopClock, SteppedClock
 
 
 class Watched:
@@ -21,7 +20,13 @@ class Watched:
         self.number = 0
         self.n_rendered = 0
         self.clock = LoopClock()
-        self.stream = EventStream(self._values, lambda: self.number, clock=self.clock, max_streams=max_streams)
+        self.make(max_streams)
+
+    def make(self, max_streams: int = 2) -> None:
+        """Make the stream, by the present clock."""
+        self.stream = EventStream(
+            self._values, lambda: self.number, time_s=self.clock.now_s, clock=self.clock, max_streams=max_streams
+        )
         routes = [Route(name="events", path="/v1/events", handle=self.stream.handle)]
         self.server = HttpServer(routes, host="127.0.0.1", port=9323, title="stream")
 
@@ -66,8 +71,40 @@ async def test_a_quiet_stream_says_that_it_is_alive() -> None:
         await block(response)
         await block(response)
         begun_s = watched.clock.now_s()
-        assert await block(response) == ALIVE
+        alive = await block(response)
+        assert alive["event"] == "alive"
+        assert msgspec.json.decode(alive["data"])["time_s"] == pytest.approx(watched.clock.now_s(), abs=1e-3)
         assert watched.clock.now_s() - begun_s <= HEARTBEAT_S + 1.0
+
+
+async def test_who_comes_after_a_quiet_time_is_told_the_time_of_now() -> None:
+    watched = Watched()
+    async with watched.served() as (client, url):
+        for _ in range(2):
+            async with client.get(url) as response:
+                await block(response)
+                event = await block(response)
+            assert event["id"].endswith("-1"), "nothing has changed"
+            assert msgspec.json.decode(event["data"])["time_s"] == pytest.approx(watched.clock.now_s(), abs=1.0)
+            await asyncio.sleep(3 * HEARTBEAT_S)
+
+
+@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
+async def test_a_clock_that_is_set_holds_up_neither_values_nor_signs_of_life(step_s: float) -> None:
+    watched, loop = Watched(), asyncio.get_running_loop()
+    watched.clock = clock = SteppedClock()
+    watched.make()
+    async with watched.served() as (client, url), client.get(url) as response:
+        await block(response)
+        await block(response)
+        clock.step_s = step_s
+        begun_s = loop.time()
+        alive = await block(response)
+        assert loop.time() - begun_s <= HEARTBEAT_S + 1.0
+        assert msgspec.json.decode(alive["data"])["time_s"] == pytest.approx(clock.now_s(), abs=1e-3)
+        watched.number, begun_s = 3, loop.time()
+        assert power(await block(response)) == "3 W"
+        assert loop.time() - begun_s <= 2.0
 
 
 async def test_all_viewers_share_one_rendering_and_one_too_many_is_refused() -> None:
@@ -96,7 +133,7 @@ async def test_whoever_comes_back_gets_only_what_is_new() -> None:
             seen = (await block(response))["id"]
         async with client.get(url, headers={"Last-Event-ID": seen}) as response:
             await block(response)
-            assert await block(response) == ALIVE
+            assert (await block(response))["event"] == "alive"
             watched.number = 5
             assert power(await block(response)) == "5 W"
 

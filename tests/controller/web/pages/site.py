@@ -241,9 +241,9 @@ def price_signal(now_s: float) -> GridSignal:
     return msgspec.structs.replace(signal, kind="price", unit="EUR/kWh")
 
 
-def site_of(n_gpus: int) -> Site:
-    """Return a site in the middle of a day: a run on each two GPUs."""
-    site = Site()
+def site_of(n_gpus: int, site: Site | None = None) -> Site:
+    """Return a site in the middle of a day, or fill one: a run on each two GPUs."""
+    site = Site() if site is None else site
     for first in range(0, n_gpus, GPUS_PER_NODE):
         node, n_here = f"node-{first // GPUS_PER_NODE:02}", min(GPUS_PER_NODE, n_gpus - first)
         site.say_node(node, n_here)

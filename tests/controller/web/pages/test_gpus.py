@@ -25,6 +25,13 @@ def test_each_gpu_has_a_row_with_its_numbers_and_why() -> None:
     assert {it.get("data-label") for it in page.all("td")} >= {"GPU", "limit", "prior limit", "why"}
 
 
+def test_nodes_come_in_the_order_of_the_numbers_in_their_names() -> None:
+    site = Site()
+    for number in (10, 9, 100):
+        site.say_node(f"node-{number}", 1)
+    assert [view.key.node for view in gpu_views(site.state, NOW_S)] == ["node-9", "node-10", "node-100"]
+
+
 def test_what_a_gpu_said_before_is_not_known_now() -> None:
     site = Site()
     site.say_node("atlas", 2)
