@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.runtime.natural_order import natural_key
 from controller.web.charts.document import render_cells
 from controller.web.live.element_ids import (
     SITE_BAR,
@@ -90,7 +91,9 @@ def gpu_views(state: SiteState, now_s: float) -> list[GpuView]:
         _view(state, key, state.gpus.get(key) or GpuState(), described.get(key), now_s)
         for key in {*described, *state.gpus}
     ]
-    return sorted(views, key=lambda view: (view.key.node, _index(view.state, described.get(view.key)), view.key))
+    return sorted(
+        views, key=lambda view: (natural_key(view.key.node), _index(view.state, described.get(view.key)), view.key)
+    )
 
 
 def _view(state: SiteState, key: GpuKey, gpu: GpuState, description: GpuDescription | None, now_s: float) -> GpuView:

@@ -10,6 +10,7 @@ import msgspec
 from controller.history.energy_history.reading import MeanPower
 from controller.history.energy_history.report import Entry
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.runtime.natural_order import natural_key
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
 from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
@@ -103,7 +104,7 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
     """Return the runs that go on."""
     return {
         key: run
-        for key, run in sorted(state.runs.items())
+        for key, run in sorted(state.runs.items(), key=lambda item: [natural_key(name) for name in item[0]])
         if run.energy is not None and run.energy.state == "running" and not run.energy.final and run.is_heard(now_s)
     }
 
@@ -191,7 +192,7 @@ def _so_far(key: RunKey, energy: RunEnergy) -> str:
 
 
 def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
-    for name, node in sorted(state.nodes.items()):
+    for name, node in sorted(state.nodes.items(), key=lambda item: natural_key(item[0])):
         if node.status.state != "online":
             n_gpus = len(node.status.gpus)
             gpus = f": {n_gpus} GPUs are not known" if n_gpus > 1 else ": its GPU is not known" if n_gpus else ""
