@@ -1,6 +1,6 @@
 """A report as a page: one file without script, which prints on two sheets; a function of the report's lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, tzinfo
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -21,8 +21,14 @@ from controller.web.pages.words import percent_text, range_text, sentence_text, 
 from policies.vocabulary.units import JOULES_PER_KWH, duration_text
 from publishers.training.reporting.amounts import energy_text
 
+MAX_DAYS: Final = 31
+"""A month; of more days the last ones are shown."""
 MAX_ROWS: Final = 31
-"""A month of days; more would not fit on two sheets: those that used most are shown, and of days the last ones."""
+"""Of jobs, users or runs; of more those that used most."""
+MAX_PRINTED_ROWS: Final = 15
+"""The same on a page for paper, so that it fits on two sheets."""
+MAX_SPLIT_ROWS: Final = 8
+"""What a saving is made of is shown of so many lines; of more, of their sum alone."""
 MAX_BARS: Final = 100
 """Of more days the bars are months."""
 _SUMMED: Final = tuple(
@@ -100,7 +106,7 @@ def render_report(page: ReportPage, *, command: str, fingerprint: str, version: 
         fingerprint: a hash of the numbers.
         version: of this program.
     """
-    first, *more = report_sections(page)
+    first, *more = report_sections(page, max_rows=MAX_PRINTED_ROWS)
     return render_document(
         first.title,
         [
@@ -114,17 +120,20 @@ def render_report(page: ReportPage, *, command: str, fingerprint: str, version: 
     )
 
 
-def report_sections(page: ReportPage) -> list[Section]:
-    """Return what was used and saved in all and over time, then the lines, then how it was counted."""
+def report_sections(page: ReportPage, *, max_rows: int = MAX_ROWS) -> list[Section]:
+    """Return what was used and saved in all and over time, then the lines, then how it was counted.
+
+    Of more than `max_rows` jobs, users or runs those that used most are shown.
+    """
     whole = [element("p", escaped(sentence_text(page.headline)))]
     if page.total.measured_runs:
         whole.append(_comparison(page.total))
-    if page.days:
+    if len(page.days) > 1:
         whole.append(render_chart(_over_time(page)))
     how = element("ul", *(element("li", escaped(text)) for text in _how_counted(page)))
     return [
         Section(f"{page.period}: {_headline(page.total)}", whole),
-        *([Section(f"By {page.by}", list(_rows(page)))] if page.rows else []),
+        *([Section(f"By {page.by}", list(_rows(page, max_rows)))] if page.rows else []),
         Section("How this was counted", [how]),
     ]
 
@@ -201,9 +210,10 @@ def _over_time(page: ReportPage) -> Chart:
     period = "day" if is_daily else "month"
     return Chart(
         title=f"{period.capitalize()} by {period}",
-        words=f"Used, and saved against the same work at the prior limits. A {period} without evidence has no saving.",
+        words="Used, and saved against the same work at the prior limits; no saving is shown without evidence.",
         x_axis=NameAxis(names=[_date_text(entry.name) for entry in entries], label=period),
         panels=[Panel(axis=NumberAxis(label=f"{unit} a {period}", has_zero=True), marks=bars)],
+        has_table=page.by != "day" or len(page.days) > MAX_DAYS,
     )
 
 
@@ -244,32 +254,35 @@ def _bar_unit(total: Entry, entries: Sequence[Entry]) -> tuple[str, str, float]:
     return "Energy", "kWh", JOULES_PER_KWH
 
 
-def _rows(page: ReportPage) -> Iterator[Markup]:
+def _rows(page: ReportPage, max_rows: int) -> Iterator[Markup]:
     """Yield the lines and their sum as a table; of many, those that used most, and of days the last ones."""
-    shown = list(page.rows)
+    rows = list(page.rows)
     if page.by == "day":
-        shown = shown[-MAX_ROWS:]
-    elif len(shown) > MAX_ROWS:
-        shown = sorted(shown, key=lambda row: -(row.energy_j or 0.0))[:MAX_ROWS]
-    shown.append(replace(page.total, name="all"))
-    yield _table((page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"), [_cells(row) for row in shown])
-    if any(map(split_of, shown)):
-        split = [_split_cells(row) for row in shown if row.measured_runs]
-        yield element("p", escaped("What that saving is made of, with 90 % intervals:"))
-        yield _table((page.by, *PART_NAMES.values()), split)
-    if any(map(worked_text, shown)):
-        yield element("p", escaped("The work that trainings tell, and the energy of the GPUs for it:"))
-        worked = [(row.name, worked_text(row) or UNKNOWN) for row in shown if row is shown[-1] or worked_text(row)]
-        yield _table((page.by, "work"), worked)
-    if len(page.rows) > MAX_ROWS:
-        left_out = number_text(len(page.rows) - MAX_ROWS)
+        rows = rows[-MAX_DAYS:]
+    elif len(rows) > max_rows:
+        rows = sorted(rows, key=lambda row: -(row.energy_j or 0.0))[:max_rows]
+    total = [replace(page.total, name="all")] if len(page.rows) > 1 else []
+    shown = rows + total
+    yield _table((page.by, "runs", "time", "used", "saved (90 %)", "slower (90 %)"), map(_cells, shown), total)
+    if len(page.rows) > len(rows):
+        left_out = number_text(len(page.rows) - len(rows))
         which = "earlier ones" if page.by == "day" else "more, which used less,"
         yield element("p", escaped(f"{left_out} {which} are in the sum."), class_="note")
+    split = [row for row in (shown if len(page.rows) <= MAX_SPLIT_ROWS else total) if row.measured_runs]
+    if any(map(split_of, split)):
+        yield element("p", escaped("What the saving is made of, with 90 % intervals:"))
+        yield _table((page.by, *PART_NAMES.values()), map(_split_cells, split), total)
+    if any(map(worked_text, rows)):
+        yield element("p", escaped("Work as the training programs report it, and the energy of the GPUs for it:"))
+        lines = total if page.by == "day" and any(map(worked_text, total)) else shown
+        worked = [(row.name, worked_text(row) or UNKNOWN) for row in lines if row in total or worked_text(row)]
+        yield _table((page.by, "work"), worked, total)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """Return lines as a table, the last of which is their sum."""
-    return render_table(headings, rows, row_classes=[*("" for _ in rows[1:]), "sum"])
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[Entry]) -> Markup:
+    """Return lines as a table, the last of which is their sum where there is one."""
+    cells = list(rows)
+    return render_table(headings, cells, row_classes=[*("" for _ in cells[1:]), "sum"] if total else ())
 
 
 def _split_cells(row: Entry) -> tuple[str, ...]:
@@ -294,19 +307,19 @@ def _saved_text(entry: Entry) -> str:
 
 def _how_counted(page: ReportPage) -> Iterator[str]:
     yield (
-        "Saved: against the same iterations at the power limit that each GPU had before, in the hours in which they"
-        " would have been done there. A day has what became known on it, and may be negative; days add up to runs."
+        "Savings compare with the same iterations at the power limit that each GPU had before, in the hours in which"
+        " they would have run there. A saving counts on the day on which it becomes known, so a day may be negative;"
+        " days add up to runs."
     )
     yield HOW_COMBINED
     runs, measured = page.total.runs or 0, page.total.measured_runs or 0
     if measured < runs:
         of = "1 run" if runs == 1 else f"all {number_text(runs)} runs"
-        counted = "that one" if measured == 1 else "those"
-        known = f"known of {number_text(measured)}, and counts {counted} alone" if measured else "not known"
-        yield f"Used is of {of}; what was saved, and how much longer it took, is {known}."
+        known = f"known for {number_text(measured)} of them, and told of {'that one' if measured == 1 else 'those'}"
+        yield f"Use is that of {of}; savings and slowdown are {f'{known} alone' if measured else 'not known yet'}."
     yield from page.counted
     if page.without_run_j is not None:
-        yield f"Not counted: {typeset(energy_text(page.without_run_j))} that GPUs used without a run."
+        yield f"Not counted: {typeset(energy_text(page.without_run_j))} that GPUs used outside runs."
 
 
 def _share(ratio: float | None) -> str:

@@ -60,7 +60,11 @@ async def text(client: aiohttp.ClientSession, url: str) -> str:
 
 
 async def test_what_a_broker_has_retained_counts_once_over_restarts(
-    broker: Mosquitto, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker: Mosquitto,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs = [run_message(measured(msgspec.structs.replace(RECORD, run=f"r{n}"), saved_ratio=0.1)) for n in range(3)]
     multiple([(topic, payload, 1, True) for topic, payload in runs], hostname="127.0.0.1", port=broker.port)
@@ -73,6 +77,10 @@ async def test_what_a_broker_has_retained_counts_once_over_restarts(
         report = json.loads(capsys.readouterr().out)
         assert (report["total"]["energy_j"], report["total"]["runs"]) == (3e6, 3)
         assert report["total"]["saved_energy_ratio"] == pytest.approx(0.1, abs=1e-5)
+        monkeypatch.setattr("controller.cli.history.report.LOCAL_WEB", url)
+        monkeypatch.setattr("controller.config.default_state_dir", lambda: tmp_path / "none")
+        assert await asyncio.to_thread(main, asked) == 0, "there is no history of a node, so the page is asked"
+        assert json.loads(capsys.readouterr().out)["rows"] == report["rows"]
         assert await asyncio.to_thread(main, ["report", "--url", url, "--month", "May"]) == 2
         assert "--month May: must be a month" in capsys.readouterr().err
         if not database:

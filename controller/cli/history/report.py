@@ -1,12 +1,14 @@
 """`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, of a node or of a site."""
 
 import argparse
+import errno
+import os
 import shlex
 from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -33,20 +35,25 @@ from controller.history.energy_history.sentence import (
     used_text,
     worked_text,
 )
+from controller.web.config import WebSettings
 from controller.web.report_page import UNKNOWN, page_of, render_report
 from gridchase.cli.verb import VERSION, utf8_text
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import duration_text
+from publishers.shared.files.lookup import NO_FILE, file_fault
 
 Result = TypeVar("Result")
+LOCAL_WEB: Final = f"http://{WebSettings().host}:{WebSettings().port}"
+"""Where `gridchase web` serves by default."""
+_NO_PERMISSION: Final = os.strerror(errno.EACCES)
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
     where = verb.add_mutually_exclusive_group()
-    where.add_argument("--database", type=Path, metavar="FILE", help=f"default: {FILE} in the node's state directory")
-    where.add_argument("--url", metavar="http://HOST:9323", help="ask the `gridchase web` of a site instead")
+    where.add_argument("--database", type=Path, metavar="FILE", help=f"{FILE} of a node or a site")
+    where.add_argument("--url", metavar="http://HOST:9323", help="ask the `gridchase web` of a site")
     choices = ("job", "user", "day", "run", "gpu", "node")
     verb.add_argument("--by", choices=choices, default="job", help="default: job")
     for name in ("user", "job", "run"):
@@ -62,6 +69,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "--export", type=Path, metavar="FILE", help="write a table, row by row; FILE ends in .csv, .jsonl or .parquet"
     )
     verb.add_argument("--table", choices=TABLES, default=TABLES[0], help=f"what --export writes; default: {TABLES[0]}")
+    verb.epilog = (
+        "It reads what --url or --database names, else the history of this node's controller in node.state_dir. Where"
+        f" there is none, and neither --config nor --set was given, it asks {LOCAL_WEB}."
+    )
     verb.set_defaults(do=report, default_log_level="warning")
 
 
@@ -70,7 +81,7 @@ def report(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: arguments or the configuration are wrong, or GPUs cannot be told apart by run.
-        ControllerError: the history cannot be read, or nobody answers.
+        ControllerError: there is no history, it cannot be read, or nobody answers.
     """
     query = _query(options)
     if options.export is not None:
@@ -82,12 +93,7 @@ def report(options: argparse.Namespace) -> int:
             raise ConfigError([f"--html: shows what runs saved; leave out --by {query.by}"])
         groups = ("day",) if any(query.which) else ("day", "gpu")
         queries += [replace(query, by=by) for by in groups]
-    if options.url is None:
-        found, *more = _read(
-            options, query, [], lambda connection, period, now_s: make_reports(connection, queries, period, now_s)
-        )
-    else:
-        found, *more = [fetch_report(options.url, each) for each in queries]
+    (found, *more), source = _reports(options, queries)
     if options.html is not None:
         write_drawing("--html", options.html, _page(options, found, *more).encode(), as_json=False)
     elif options.json:
@@ -95,7 +101,7 @@ def report(options: argparse.Namespace) -> int:
     elif options.csv:
         print(csv_text(found.rows), end="")
     else:
-        _print(found, Terminal())
+        _print(found, Terminal(), source)
     return 0
 
 
@@ -119,28 +125,55 @@ def _export(options: argparse.Namespace, query: ReportQuery) -> None:
     faults = export_faults(path, table, query)
     if options.url is not None:
         faults.append("--export: reads a file; leave out --url")
+    database = _path(options, faults)
     content = _read(
-        options, query, faults, lambda connection, period, _: exported(connection, path, table, query, period)
+        database, query, faults, lambda connection, period, _: exported(connection, path, table, query, period)
     )
     write_drawing("--export", path, content, as_json=False)
 
 
+def _reports(options: argparse.Namespace, queries: list[ReportQuery]) -> tuple[list[Report], str]:
+    """Return the reports, and where they were read: at an address, in a file, or on the page of this machine."""
+    if options.url is not None:
+        return [fetch_report(options.url, each) for each in queries], options.url
+    faults: list[str] = []
+    path = _path(options, faults)
+    is_named = options.database is not None or options.config is not None or options.set
+    absent = "" if is_named else file_fault(path)
+    if absent not in {NO_FILE, _NO_PERMISSION}:
+        reports = _read(
+            path, queries[0], faults, lambda connection, period, now_s: make_reports(connection, queries, period, now_s)
+        )
+        return reports, str(path)
+    period_of(queries[0], _now_s(), faults)
+    if faults:
+        raise ConfigError(faults)
+    try:
+        return [fetch_report(LOCAL_WEB, each) for each in queries], LOCAL_WEB
+    except ControllerError as error:
+        what = "no controller of this node has written one" if absent == NO_FILE else absent
+        raise ControllerError(
+            f"no history was found: {path}: {what}; {error}. Name a file with --database, or where `gridchase web` of"
+            " your site answers with --url"
+        ) from error
+
+
 def _read(
-    options: argparse.Namespace,
-    query: ReportQuery,
-    faults: list[str],
-    work: Callable[[Connection, Period | None, float], Result],
+    path: Path, query: ReportQuery, faults: list[str], work: Callable[[Connection, Period | None, float], Result]
 ) -> Result:
     """Return what is found in a file, all of it at one moment."""
-    now_s = datetime.now().astimezone().timestamp()
+    now_s = _now_s()
     period = period_of(query, now_s, faults)
-    path = options.database or _path(options, faults)
     if faults:
         raise ConfigError(faults)
     try:
         return read_history(path, lambda connection: work(connection, period, now_s))
     except (DatabaseUnavailableError, DatabaseVersionError) as error:
         raise ControllerError(str(error)) from error
+
+
+def _now_s() -> float:
+    return datetime.now().astimezone().timestamp()
 
 
 def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report | None = None) -> str:
@@ -157,7 +190,9 @@ def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report
 
 
 def _path(options: argparse.Namespace, faults: list[str]) -> Path:
-    """Return where the node's history is; what is wrong with the configuration is added to the faults."""
+    """Return the file that is named, or the node's; what is wrong with the configuration is added to the faults."""
+    if options.database is not None:
+        return Path(options.database)
     try:
         return Path(load_config(options.config, options.set).node.state_dir) / FILE
     except ConfigError as error:
@@ -165,15 +200,14 @@ def _path(options: argparse.Namespace, faults: list[str]) -> Path:
         return Path(FILE)
 
 
-def _print(found: Report, console: Console) -> None:
+def _print(found: Report, console: Console, source: str) -> None:
     console.print(shown(found.headline), highlight=False, soft_wrap=not console.is_terminal)
-    if not found.rows:
-        return
-    console.print(_table(found))
-    if any(map(split_texts, found.rows)):
-        console.print(_split_table(found))
+    if found.rows:
+        console.print(_table(found))
+        if any(map(split_texts, found.rows)):
+            console.print(_split_table(found))
     combined = [found.combined] if any(row.measured_runs for row in found.rows) else []
-    for sentence in (*combined, *found.counted):
+    for sentence in (*combined, *found.counted, f"Read from {source}."):
         console.print(shown(sentence), style="dim", highlight=False)
 
 
@@ -194,7 +228,7 @@ def _table(found: Report) -> Table:
 
 
 def _split_table(found: Report) -> Table:
-    table = plain_table("what that saving is made of")
+    table = plain_table("what the saving is made of")
     table.add_column(found.by, overflow="fold")
     for name in PART_NAMES.values():
         table.add_column(name)

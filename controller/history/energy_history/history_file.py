@@ -37,6 +37,7 @@ _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _STEPS: Final = 10_000
 """Of SQLite's machine between two looks at the clock: less than a millisecond."""
 _CHECK: Final = "check the directory, its owner and its space"
+_FILE_OF_HISTORY: Final = "the history.sqlite of a node or a site"
 _REST: Final = ("", "-wal", "-shm")
 """What an SQLite database in write-ahead mode consists of."""
 
@@ -179,7 +180,7 @@ def read_history(path: Path, work: Callable[[Connection], Result], *, timeout_s:
         DatabaseVersionError: it is of another version.
     """
     if fault := file_fault(path):
-        absent = "there is no history yet; a controller makes that of its node, `gridchase web` that of a site"
+        absent = "there is no history yet: a controller writes that of its node, `gridchase web` that of a site"
         raise DatabaseUnavailableError(f"{path}: {absent if fault == NO_FILE else f'{fault}; check who may read it'}")
     # Where no write-ahead log is beside it, nobody has it open: SQLite must not make one, nor try to.
     immutable = "" if Path(f"{path}-wal").exists() else "&immutable=1"
@@ -195,10 +196,11 @@ def read_history(path: Path, work: Callable[[Connection], Result], *, timeout_s:
     try:
         with engine.connect() as connection:
             if not inspect(connection).has_table(MIGRATIONS.version_table):
-                raise DatabaseUnavailableError(f"{path} holds no history")
+                raise DatabaseUnavailableError(f"{path} holds no history: name {_FILE_OF_HISTORY}")
             if not MIGRATIONS.is_current(connection):
                 raise DatabaseVersionError(
-                    f"{path} is of another version: start the new gridchase once: it migrates the file"
+                    f"{path} is of another version of gridchase: start the controller, or `gridchase web`, of this"
+                    " version once: that migrates an older file"
                 )
             return work(connection)
     except (SQLAlchemyError, UnicodeDecodeError) as error:
@@ -232,7 +234,7 @@ def _mend(error: SQLAlchemyError | UnicodeDecodeError, otherwise: str) -> str:
         return "another program holds it: end it, or wait"
     if _code(error) == sqlite3.SQLITE_INTERRUPT:
         return "this takes too long: ask for a shorter time"
-    return "the file is damaged, or no history" if _is_damage(error) else otherwise
+    return f"the file is damaged, or no history: name {_FILE_OF_HISTORY}" if _is_damage(error) else otherwise
 
 
 def _code(error: Exception) -> int:

@@ -20,6 +20,7 @@ from controller.history.energy_history.reading import (
 )
 from controller.history.energy_history.report import HOW_COMBINED, Entry, Part, entry_of, sum_of_gpus
 from controller.history.energy_history.sentence import headline, how_counted
+from controller.runtime.natural_order import natural_key
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import RunEnergy
 
@@ -158,7 +159,14 @@ def make_reports(
             since_s=period.since_s,
             until_s=period.until_s,
             by=by,
-            headline=headline(total, period, hardware=by if is_hardware else "", n_rows=len(rows), zone=zone),
+            headline=headline(
+                total,
+                period,
+                which=queries[0].which,
+                hardware=by if is_hardware else "",
+                n_rows=len(rows),
+                zone=zone,
+            ),
             combined=HOW_COMBINED,
             counted=[] if is_hardware else counted,
             total=total,
@@ -170,10 +178,11 @@ def make_reports(
 
 
 def _groups(parts: list[Part], by: str) -> dict[str, list[Part]]:
+    """Return the parts of each line: jobs and users by their names, runs in the order in which they began."""
     groups: dict[str, list[Part]] = {}
     for part in parts:
         groups.setdefault(_GROUPS[by](part), []).append(part)
-    return groups
+    return groups if by == "run" else dict(sorted(groups.items(), key=lambda group: natural_key(group[0])))
 
 
 def _days(connection: Connection, period: Period, zone: tzinfo | None) -> Iterator[tuple[str, Period]]:

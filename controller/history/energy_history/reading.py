@@ -41,6 +41,7 @@ from controller.history.energy_history.schema import (
     RUNS,
     joint_currency,
 )
+from controller.runtime.natural_order import natural_key
 from policies.vocabulary.units import DAY_S
 from publishers.messages.reports import LimitChange, RunEnergy
 from publishers.messages.topics import RunKey
@@ -219,7 +220,8 @@ def gpu_entries(connection: Connection, period: Period) -> list[Entry]:
         row["owner"]: row["currency"]
         for row in _by_owner(connection, GPU_QUARTERS, [joint_currency().label("currency")], period)
     }
-    rows = connection.execute(select(GPUS).order_by(GPUS.c.node, GPUS.c.gpu_index)).mappings()
+    found = connection.execute(select(GPUS).order_by(GPUS.c.gpu_index)).mappings()
+    rows = sorted(found, key=lambda row: natural_key(row["node"]))
     return [_gpu_entry(row, sums[row["id"]], currencies[row["id"]]) for row in rows if row["id"] in sums]
 
 

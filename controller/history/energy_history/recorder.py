@@ -53,16 +53,20 @@ class HistoryRecorder:
         store: what is written into.
         clock: the time.
         max_energies: how many energies may wait.
+        period_s: between two writes [s].
 
     Attributes:
         n_dropped: how many messages, or topics, a full queue has dropped.
     """
 
-    def __init__(self, store: Store, *, clock: Clock, max_energies: int = MAX_ENERGIES) -> None:
+    def __init__(
+        self, store: Store, *, clock: Clock, max_energies: int = MAX_ENERGIES, period_s: float = PERIOD_S
+    ) -> None:
         self.n_dropped = 0
         self._store = store
         self._clock = clock
         self._max_energies = max_energies
+        self._period_s = period_s
         self._energies: dict[tuple[str, int], _Waiting] = {}
         self._decisions: deque[_Waiting] = deque(maxlen=MAX_DECISIONS)
         self._is_due = asyncio.Event()
@@ -108,7 +112,7 @@ class HistoryRecorder:
         self._energies = {key: self._energies[key] for key in reversed(kept)}
 
     async def run(self) -> None:
-        """Write what has come together, every `PERIOD_S` and soon after the end of a run, until cancelled."""
+        """Write what has come together, every period and soon after the end of a run, until cancelled."""
         settle_s = SETTLE_S
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick(), name="recorder ticks")
@@ -123,7 +127,7 @@ class HistoryRecorder:
     async def _tick(self) -> None:
         tick_s = self._clock.now_s()
         while True:
-            tick_s = next_tick_s(tick_s, period_s=PERIOD_S, now_s=self._clock.now_s())
+            tick_s = next_tick_s(tick_s, period_s=self._period_s, now_s=self._clock.now_s())
             await self._clock.sleep_until(tick_s)
             self._is_due.set()
 

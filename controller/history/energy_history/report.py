@@ -24,8 +24,8 @@ from controller.history.energy_history.growth import (
 from publishers.messages.reports import KNOWN_EVIDENCE, RunEnergy
 
 HOW_COMBINED: Final = (
-    "Intervals are of 90 %. What is unknown of a job's curve is the same in all its runs: within a job they add up;"
-    " between jobs, which are independent, their squares do."
+    "Intervals are 90 % intervals. Runs of one job share the uncertainty of its power curve, so within a job the"
+    " half-widths add up; jobs are independent, so between jobs their squares do."
 )
 TOO_EARLY: Final = "too early to tell"
 PARTS: Final = tuple(dict.fromkeys(part for part, _ in SPLIT.values()))

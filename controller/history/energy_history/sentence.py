@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 from functools import partial
 from typing import Final, NamedTuple
 
-from controller.history.energy_history.reading import Period
+from controller.history.energy_history.reading import Period, RunFilter
 from controller.history.energy_history.report import TOO_EARLY, Entry, Part, saving_parts
 from policies.vocabulary.units import duration_text
 from publishers.training.reporting.amounts import (
@@ -37,23 +37,33 @@ _SIGNALS: Final = {
 _HARDWARE: Final = {"gpu": "GPU", "node": "node"}
 
 
-def headline(total: Entry, period: Period, *, hardware: str = "", n_rows: int = 0, zone: tzinfo | None = None) -> str:
+def headline(
+    total: Entry,
+    period: Period,
+    *,
+    which: RunFilter | None = None,
+    hardware: str = "",
+    n_rows: int = 0,
+    zone: tzinfo | None = None,
+) -> str:
     """Return what runs, or so many GPUs or nodes, used and saved, as a sentence; without a zone in this machine's."""
     begin, end = (f"{datetime.fromtimestamp(at_s, zone):%Y-%m-%d %H:%M}" for at_s in period)
     if hardware:
         what = _number(n_rows, _HARDWARE[hardware])
-        return f"From {begin} to {end}, {what} used {used_text(total)}, with runs and without."
+        return f"From {begin} to {end}, {what} used {used_text(total)}, inside and outside runs."
     if not total.runs:
-        return f"From {begin} to {end} there was no run."
+        asked = [f"{name} {value}" for name, value in (which or RunFilter())._asdict().items() if value is not None]
+        of = f" of {', '.join(asked)}" if asked else ""
+        return f"From {begin} to {end}, no run{of} is recorded."
     used = f"From {begin} to {end}, {_number(total.runs, 'run')} used {used_text(total)}"
     if not total.measured_runs:
         return f"{used}; it is {TOO_EARLY} what was saved."
-    known = "" if total.measured_runs == total.runs else f" (known of {total.measured_runs} of them)"
-    slower = f", for {slower_text(total)} more time" if slower_text(total) else ""
-    same = f"the same work at the prior limits{slower}{known}"
+    known = "" if total.measured_runs == total.runs else f" (known for {total.measured_runs} of them)"
+    slower = f", taking {_time_text(total)}" if slower_text(total) else ""
+    same = f"the same work at the prior limits{known}{slower}"
     told = _told(total)
     if told is not None and told.amount < 0:
-        return f"{used}, and that is {_with_interval(told.negated())} more than {same}."
+        return f"{used}: {_with_interval(told.negated())} more than {same}."
     return f"{used}, and saved {saved_text(total)} against {same}."
 
 
@@ -69,20 +79,21 @@ def _signals(parts: Sequence[Part]) -> Iterator[str]:
         if of_kind:
             zones = (f" in {record.signal_zone}" if record.signal_zone else "" for record in of_kind)
             names = [
-                f"{record.signal_source or 'not named'}{zone}" for record, zone in zip(of_kind, zones, strict=True)
+                f"{record.signal_source or 'an unnamed source'}{zone}"
+                for record, zone in zip(of_kind, zones, strict=True)
             ]
             yield f"{words}, from {_each(names, len(parts))}."
     known = [part.record for part in parts if part.record.signal_unmeasured_s is not None]
     unmeasured_s = sum(record.signal_unmeasured_s or 0.0 for record in known)
     if unmeasured_s >= MIN_UNMEASURED_S:
         took, lacked = (duration_text(each_s) for each_s in (sum(record.duration_s for record in known), unmeasured_s))
-        yield f"For {lacked} of the {took} that these runs took, the source had an estimate or no value."
+        yield f"For {lacked} of the {took} that these runs took, the source gave an estimate or no value."
     n_unknown = sum(
         part.record.signal_kind is None and (part.record.carbon_g is not None or part.record.cost is not None)
         for part in parts
     )
     if n_unknown:
-        yield f"By which source carbon or cost is counted is not recorded of {_number(n_unknown, 'run')}."
+        yield f"For {_number(n_unknown, 'run')}, the source of carbon or cost was not recorded."
 
 
 def _overheads(parts: Sequence[Part]) -> Iterator[str]:
@@ -94,8 +105,8 @@ def _overheads(parts: Sequence[Part]) -> Iterator[str]:
         host = f"{power_text(record.host_power_w)} for the rest of each machine" if record.host_power_w else ""
         told.append(" and ".join(filter(None, (host, f"a PUE of {record.pue:g}" if record.pue else ""))))
     weighed = _each([words for words in told if words], len(parts))
-    plans = f" Plans weigh {weighed} as well; no number here has that." if weighed else ""
-    yield f"Energy, carbon and cost are those of the GPUs, without host power and PUE.{plans}"
+    plans = f" Plans also allow for {weighed}; no number here includes that." if weighed else ""
+    yield f"Energy, carbon and cost are of the GPUs alone, without host power or PUE.{plans}"
 
 
 def _held_out(parts: Sequence[Part]) -> Iterator[str]:
@@ -108,8 +119,7 @@ def _held_out(parts: Sequence[Part]) -> Iterator[str]:
             yield f"{of}: too early to tell."
             continue
         ratio, lower, upper = (100 * (value or 0.0) for value in saved)
-        interval = f"90 %: {lower:.1f} to {upper:.1f} %"
-        yield f"{of}: an iteration of the others saves {ratio:.1f} % of the energy ({interval})."
+        yield f"{of}: the others use {ratio:.1f} % less energy an iteration (90 %: {lower:.1f} to {upper:.1f} %)."
 
 
 def _each(names: Sequence[str], n_all: int) -> str:
@@ -189,7 +199,16 @@ def slower_text(entry: Entry) -> str:
     """Return how much longer it took, with its interval; "" where that is not known."""
     if entry.slowdown_ratio is None or entry.slowdown_ci90_ratio is None:
         return ""
-    ratio, half = entry.slowdown_ratio - 1, entry.slowdown_ci90_ratio
+    return _percent_text(entry.slowdown_ratio - 1, entry.slowdown_ci90_ratio)
+
+
+def _time_text(entry: Entry) -> str:
+    """Return how much more or less time it took, with its interval, where that is known."""
+    change, half = (entry.slowdown_ratio or 1.0) - 1, entry.slowdown_ci90_ratio or 0.0
+    return f"{_percent_text(abs(change), half)} {'less' if change < 0 else 'more'} time"
+
+
+def _percent_text(ratio: float, half: float) -> str:
     return f"{100 * ratio:.1f} % (90 %: {100 * (ratio - half):.1f} to {100 * (ratio + half):.1f} %)"
 
 

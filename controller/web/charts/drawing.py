@@ -103,19 +103,21 @@ class Frame:
         width_ratio = _BAR_RATIO * apart_ratio
         bottoms = bars.bottoms or [0.0] * len(bars.ys)
         kind = f"bar c-{bars.colour}{' tinted' if bars.is_tinted else ''}"
-        for place, ((x_ratio, top_ratio), (_, floor_ratio)) in enumerate(
-            zip(self._places(bars.xs, bars.ys), self._places(bars.xs, bottoms), strict=False)
-        ):
-            if not math.isnan(x_ratio + top_ratio + floor_ratio):
-                yield element(
-                    "rect",
-                    *_title(bars.texts, place),
-                    class_=kind,
-                    x=_percent(x_ratio - width_ratio / 2),
-                    y=_percent(1 - max(top_ratio, floor_ratio)),
-                    width=_percent(width_ratio),
-                    height=_percent(abs(top_ratio - floor_ratio)),
-                )
+        drawn = [
+            element(
+                "rect",
+                *_title(bars.texts, place),
+                x=_percent(x_ratio - width_ratio / 2),
+                y=_percent(1 - max(top_ratio, floor_ratio)),
+                width=_percent(width_ratio),
+                height=_percent(abs(top_ratio - floor_ratio)),
+            )
+            for place, ((x_ratio, top_ratio), (_, floor_ratio)) in enumerate(
+                zip(self._places(bars.xs, bars.ys), self._places(bars.xs, bottoms), strict=False)
+            )
+            if not math.isnan(x_ratio + top_ratio + floor_ratio)
+        ]
+        yield element("g", *drawn, class_=kind)
         yield from self._whiskers(bars.xs, bars.lowers, bars.uppers, "text")
 
     def _points(self, points: Points) -> Iterator[Markup]:
@@ -133,11 +135,13 @@ class Frame:
     def _whiskers(
         self, xs: Sequence[float], lowers: Sequence[float], uppers: Sequence[float], colour: str
     ) -> Iterator[Markup]:
-        for low, high in zip(self._places(xs, lowers), self._places(xs, uppers), strict=False):
-            if not math.isnan(low[0] + low[1] + high[1]):
-                x = _percent(low[0])
-                ends = (x, _percent(1 - low[1])), (x, _percent(1 - high[1]))
-                yield _straight(*ends, f"whisker c-{colour}")
+        drawn = [
+            _straight((_percent(low[0]), _percent(1 - low[1])), (_percent(low[0]), _percent(1 - high[1])))
+            for low, high in zip(self._places(xs, lowers), self._places(xs, uppers), strict=False)
+            if not math.isnan(low[0] + low[1] + high[1])
+        ]
+        if drawn:
+            yield element("g", *drawn, class_=f"whisker c-{colour}")
 
     def _vertical(self, rule: Rule) -> Iterator[Markup]:
         x_ratio = self._x.place_ratio(rule.value)
@@ -363,7 +367,9 @@ def _text(text: str, x_ratio: float, y_ratio: float, kind: str, *, dx_em: float 
     )
 
 
-def _straight(begin: tuple[str, str], end: tuple[str, str], kind: str, dashes: str | None = None) -> Markup:
+def _straight(
+    begin: tuple[str, str], end: tuple[str, str], kind: str | None = None, dashes: str | None = None
+) -> Markup:
     (x1, y1), (x2, y2) = begin, end
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind, stroke_dasharray=dashes)
 

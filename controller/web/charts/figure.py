@@ -107,7 +107,8 @@ def _data(chart: Chart, scale: Scale | None) -> Markup:
 
 
 def _heading(mark: Line | Band | Bars | Points, panel: Panel) -> str:
-    return ", ".join(filter(None, (mark.name, panel.axis.label)))
+    has_own_units = isinstance(mark, Bars) and bool(mark.texts)
+    return ", ".join(filter(None, (mark.name, "" if has_own_units else panel.axis.label)))
 
 
 def _x_text(x: float, axis: Axis) -> str:

@@ -97,7 +97,9 @@ h1,h2,p,li{overflow-wrap:anywhere}
 tr.faint td{color:var(--prior)}tr.next td{background:color-mix(in srgb,var(--power) 12%,transparent)}
 p.next{border-left:4px solid var(--power);padding:.4rem 1rem}
 @media (max-width:640px){main{margin:0;border:0;border-radius:0;padding:.8rem}}
-@media print{@page{size:A4;margin:12mm}:root{font-size:9.5pt}
-main{border:0;padding:0;margin:0;max-width:none}details{display:none}}
+@media print{@page{margin:12mm}:root{font-size:9pt;line-height:1.35}
+main{border:0;padding:0;margin:0;max-width:none}details{display:none}
+.chart{margin:.6rem 0}h2{margin:.8rem 0 .3rem}h2,thead,p:has(+.scroll){break-after:avoid}
+p,ul{margin:.4rem 0}li,.note{font-size:8pt}}
 """
 """The rest of a page that is one file: headings and text."""

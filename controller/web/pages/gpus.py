@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from controller.runtime.markup import NO_BREAK, Markup, element, escaped, joined
+from controller.runtime.natural_order import natural_key
 from controller.web.charts.document import render_cells
 from controller.web.live.element_ids import (
     SITE_BAR,
@@ -28,7 +29,7 @@ from controller.web.pages.layout import (
     render_state,
     render_time,
 )
-from controller.web.pages.words import NOT_KNOWN_YET, PINNED, by_numbers, decision_text, typeset
+from controller.web.pages.words import NOT_KNOWN_YET, PINNED, decision_text, typeset
 from publishers.messages.reasons import short_reason
 from publishers.messages.reports import GpuDescription
 from publishers.training.reporting.amounts import power_text
@@ -94,7 +95,7 @@ def gpu_views(state: SiteState, now_s: float) -> list[GpuView]:
         for key in {*described, *state.gpus}
     ]
     return sorted(
-        views, key=lambda view: (by_numbers(view.key.node), _index(view.state, described.get(view.key)), view.key)
+        views, key=lambda view: (natural_key(view.key.node), _index(view.state, described.get(view.key)), view.key)
     )
 
 

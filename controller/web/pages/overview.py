@@ -10,6 +10,7 @@ import msgspec
 from controller.history.energy_history.reading import MeanPower
 from controller.history.energy_history.report import Entry
 from controller.runtime.markup import NO_BREAK, NOTHING, Markup, element, escaped, joined
+from controller.runtime.natural_order import natural_key
 from controller.web.charts.document import render_cells
 from controller.web.charts.figure import render_chart
 from controller.web.live.element_ids import SITE_BAR, SITE_LIMITS, SITE_POWER, SITE_POWER_UNIT
@@ -42,7 +43,6 @@ from controller.web.pages.savings import run_entry, savings_of, slower_text, spl
 from controller.web.pages.words import (
     NOT_KNOWN_YET,
     PINNED,
-    by_numbers,
     is_pinned,
     percent_text,
     pin_cost_text,
@@ -106,7 +106,7 @@ def running_runs(state: SiteState, now_s: float) -> dict[RunKey, RunState]:
     """Return the runs that go on, by user, job and run."""
     return {
         key: run
-        for key, run in sorted(state.runs.items(), key=lambda item: [by_numbers(name) for name in item[0]])
+        for key, run in sorted(state.runs.items(), key=lambda item: [natural_key(name) for name in item[0]])
         if run.energy is not None and run.energy.state == "running" and not run.energy.final and run.is_heard(now_s)
     }
 
@@ -194,7 +194,7 @@ def _so_far(key: RunKey, energy: RunEnergy) -> str:
 
 
 def _wrong(state: SiteState, views: Sequence[GpuView], now_s: float, zone: tzinfo) -> Iterator[str]:
-    for name, node in sorted(state.nodes.items(), key=lambda item: by_numbers(item[0])):
+    for name, node in sorted(state.nodes.items(), key=lambda item: natural_key(item[0])):
         if node.status.state != "online":
             n_gpus = len(node.status.gpus)
             gpus = f": {n_gpus} GPUs are not known" if n_gpus > 1 else ": its GPU is not known" if n_gpus else ""

@@ -40,15 +40,6 @@ _WITHOUT_NUMBERS: Final = {
 _ARROW: Final = f"{NO_BREAK}→{NO_BREAK}"
 
 
-def by_numbers(name: str) -> list[str | int]:
-    """Return what sorts names as people do: numbers in them by their size.
-
-    >>> sorted(["node-10", "node-9", "node"], key=by_numbers)
-    ['node', 'node-9', 'node-10']
-    """
-    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]+)", name))]
-
-
 def typeset(text: str) -> str:
     """Return an amount as a page writes it: a true minus, narrow spaces in thousands, its unit on the same line."""
     return text.replace("CO2e", "CO₂e").replace("-", "\u2212").replace(",", "\u202f").replace(" ", NO_BREAK)

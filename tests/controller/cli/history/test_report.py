@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import signal
+import socket
 import sqlite3
 import sys
 import time
@@ -68,7 +69,7 @@ def test_the_sentence_says_what_was_used_and_saved(database: str, capsys: pytest
     shown = capsys.readouterr().out
     assert shown.startswith("From 2026-11-01 00:00 to ")
     assert "1 run used 2.5 kWh, 1 kg CO2e, and saved 111 g CO2e, 10.0 % (90 %: 88.9 g CO2e to 133 g CO2e)" in shown
-    assert "against the same work at the prior limits, for 3.0 % (90 %: 2.6 to 3.4 %) more time." in shown
+    assert "against the same work at the prior limits, taking 3.0 % (90 %: 2.6 to 3.4 %) more time." in shown
     assert shown.count("3.0 % (90 %: 2.6 to 3.4 %)") == 2
 
 
@@ -77,9 +78,9 @@ def test_the_sentence_on_intervals_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["report", "--database", database]) == 0
-    table, _, intervals = capsys.readouterr().out.partition("Intervals are of 90 %. ")
+    table, _, intervals = capsys.readouterr().out.partition("Intervals are 90 % intervals. ")
     assert table
-    assert "within a job they add up" in intervals.replace("\n", " ")
+    assert "within a job the half-widths add up" in intervals.replace("\n", " ")
     assert max(map(len, intervals.splitlines())) <= 80
 
 
@@ -88,10 +89,9 @@ def test_how_it_was_counted_is_said_below_the_table_and_not_to_programs(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["report", "--database", database]) == 0
-    last = capsys.readouterr().out.splitlines()[-2:]
-    assert (
-        " ".join(map(str.strip, last)) == "Energy, carbon and cost are those of the GPUs, without host power and PUE."
-    )
+    told, _, source = " ".join(capsys.readouterr().out.split()).partition(" Read from ")
+    assert told.endswith("Energy, carbon and cost are of the GPUs alone, without host power or PUE.")
+    assert source.replace(" ", "") == f"{database}."
     assert main(["report", "--database", database, "--csv"]) == 0
     assert "host power" not in capsys.readouterr().out
 
@@ -128,7 +128,7 @@ def test_a_reader_that_ends_early_ends_it_as_sigpipe_would(
 def test_jobs_are_listed_and_what_is_not_known_is_said(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--database", database]) == 0
     shown = capsys.readouterr().out
-    assert "(known of 1 of them)" in shown
+    assert "(known for 1 of them)" in shown
     (gpt,) = [line for line in shown.splitlines() if "[bold]bob/gpt" in line]
     assert "too early to tell" in gpt
     assert main(["report", "--database", database, "--user", "[bold]bob"]) == 0
@@ -185,7 +185,7 @@ def test_what_a_saving_is_made_of_adds_up_over_days_to_the_gram(
         assert float(run[half_name]) == pytest.approx(0.005 * 1e4 / 9, abs=1e-2)
     assert sum(report["total"][name] for name in SPLIT_G) == pytest.approx(report["total"]["saved_carbon_g"], abs=1e-2)
     assert main([*asked, "--by", "day"]) == 0
-    table = capsys.readouterr().out.partition("what that saving is made of")[2]
+    table = capsys.readouterr().out.partition("what the saving is made of")[2]
     assert "44.4 g CO2e (90 %: 38.9 g CO2e to 50 g CO2e)" in table
     assert main([*asked, "--by", "day", "--html", str(tmp_path / "page.html")]) == 0
     page = unescape((tmp_path / "page.html").read_text(encoding="utf-8")).replace("\u00a0", " ")
@@ -216,12 +216,12 @@ def test_what_savings_of_older_databases_are_made_of_is_not_known(
 def test_gpus_are_counted_with_runs_and_without(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--database", database, "--by", "gpu"]) == 0
     shown = capsys.readouterr().out
-    assert "2 GPUs used 5 kWh, with runs and without." in shown
+    assert "2 GPUs used 5 kWh, inside and outside runs." in shown
     assert "node-a/GPU-1" in shown
     assert main(["report", "--database", database, "--by", "node", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(row["name"], row["energy_j"]) for row in report["rows"]] == [("node-a", 1.8e7)]
-    assert "1 node used 5 kWh, with runs and without." in report["headline"]
+    assert "1 node used 5 kWh, inside and outside runs." in report["headline"]
     assert main(["report", "--database", database, "--by", "gpu", "--job", "resnet50"]) == 2
     assert "leave out --user, --job and --run" in capsys.readouterr().err
 
@@ -244,7 +244,9 @@ def test_since_a_day_only_what_was_used_from_then_on_counts(database: str, capsy
     assert main(["report", "--database", database, "--since", "2026-11-06", "--run", "r1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total"]["energy_j"] == 1.8e6
     assert main(["report", "--database", database, "--month", "2026-10"]) == 0
-    assert "there was no run" in capsys.readouterr().out
+    assert "to 2026-11-01 00:00, no run is recorded." in capsys.readouterr().out
+    assert main(["report", "--database", database, "--job", "none", "--user", "alice"]) == 0
+    assert "no run of user alice, job none is recorded." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -294,9 +296,7 @@ def test_what_users_name_is_no_formula_and_the_page_tells_how_it_was_made(
     assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["name"] == "'=1+1/resnet50"
     assert main(asked) == 0
     shown = capsys.readouterr().out
-    assert (
-        "used 1 kWh, 100 g CO2e, and that is 9.09 g CO2e, 10.0 % (90 %: 7.27 g CO2e to 10.9 g CO2e) more than" in shown
-    )
+    assert "used 1 kWh, 100 g CO2e: 9.09 g CO2e, 10.0 % (90 %: 7.27 g CO2e to 10.9 g CO2e) more than" in shown
     file = str(tmp_path / "deep.html")
     assert main([*asked, "--html", file]) == 0
     assert f"--set node.state_dir={tmp_path} --html {file}" in unescape(Path(file).read_text(encoding="utf-8"))
@@ -352,3 +352,67 @@ def test_rows_are_told_apart_on_a_narrow_terminal(
 def test_where_there_is_no_history_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--set", f"node.state_dir={tmp_path}"]) == 1
     assert f"{tmp_path}/history.sqlite: there is no history yet" in capsys.readouterr().err
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return where `gridchase web` would answer on this machine: nobody does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setattr("controller.cli.history.report.LOCAL_WEB", url)
+    return url
+
+
+def test_the_history_of_the_node_comes_before_the_page(
+    database: str, nobody: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("controller.config.default_state_dir", lambda: Path(database).parent)
+    assert main(["report"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Readfrom{database}." in "".join(shown.split())
+    assert nobody not in shown
+
+
+def test_what_was_tried_is_said_where_nothing_is_found(
+    nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("controller.config.default_state_dir", lambda: tmp_path)
+    assert main(["report"]) == 1
+    told = capsys.readouterr().err
+    path = tmp_path / "history.sqlite"
+    assert f"no history was found: {path}: no controller of this node has written one; {nobody}: no `gridchase" in told
+    assert "--database, or where `gridchase web` of your site answers with --url" in told
+    assert main(["report", "--month", "May"]) == 2, "the question is checked first"
+    assert "--month May: must be a month" in capsys.readouterr().err
+    assert main(["report", "--export", str(tmp_path / "runs.csv")]) == 1, "rows are read from a file alone"
+    assert f"{path}: there is no history yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be one" * 100])
+def test_a_history_that_is_damaged_is_told_and_not_passed_over(
+    content: bytes, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("controller.config.default_state_dir", lambda: tmp_path)
+    (tmp_path / "history.sqlite").write_bytes(content)
+    assert main(["report"]) == 1
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/history.sqlite" in told
+    assert nobody not in told
+
+
+def test_jobs_and_nodes_are_in_the_order_in_which_people_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = HistoryFile(tmp_path / "history.sqlite", topics=TOPICS, config=HistoryConfig(), session_s=None)
+    record = run_record(time_s=NOON_S, duration_s=60.0, energy_j=9e3)
+    history.write([run_message(record, job=f"job-{number}") for number in (10, 1, 2)], now_s=NOON_S)
+    for at_s, energy_j in ((NOON_S, 1e3), (LATE_S, 2e3)):
+        _, counters = gpu_message(at_s, energy_j)
+        topics = [TOPICS.gpu(f"node-{number}", "GPU-0", "energy") for number in (10, 9)]
+        history.write([(topic, counters) for topic in topics], now_s=at_s)
+    history.close()
+    asked = ["report", "--database", str(tmp_path / "history.sqlite"), "--json", "--by"]
+    assert main([*asked, "job"]) == main([*asked, "node"]) == 0
+    jobs, nodes = (json.loads(line) for line in capsys.readouterr().out.replace("}\n{", "}\0{").split("\0"))
+    assert [row["name"] for row in jobs["rows"]] == ["alice/job-1", "alice/job-2", "alice/job-10"]
+    assert [row["name"] for row in nodes["rows"]] == ["node-9", "node-10"]

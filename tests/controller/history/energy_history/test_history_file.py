@@ -307,8 +307,10 @@ def test_a_file_that_is_no_history_is_told_as_such(tmp_path: Path) -> None:
     with closing(sqlite3.connect(foreign)) as connection, connection:
         connection.execute("CREATE TABLE other (id INTEGER)")
     for path in (empty, foreign):
-        with pytest.raises(DatabaseUnavailableError, match=rf"{path.name} holds no history$"):
+        with pytest.raises(DatabaseUnavailableError, match=rf"{path.name} holds no history: name "):
             read_history(path, runs)
     text.write_text("this is no database" * 100)
-    with pytest.raises(DatabaseUnavailableError, match=r"not a database; the file is damaged, or no history$"):
+    with pytest.raises(
+        DatabaseUnavailableError, match=r"not a database; the file is damaged, or no history: name the history"
+    ):
         read_history(text, runs)

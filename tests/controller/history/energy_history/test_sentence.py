@@ -13,7 +13,7 @@ MARGINAL = {"signal_kind": "marginal", "signal_source": "WattTime", "signal_zone
 PRICE = {"signal_kind": "price", "signal_source": "aWATTar", "carbon_g": None, "cost": 1.0}
 BY_AVERAGE = "Carbon is location-based, by the average intensity of the grid, from"
 BY_MARGINAL = "Carbon is location-based, by the marginal intensity of the grid, from"
-GPUS_ALONE = "Energy, carbon and cost are those of the GPUs, without host power and PUE."
+GPUS_ALONE = "Energy, carbon and cost are of the GPUs alone, without host power or PUE."
 
 
 def parts(*records: dict[str, Any], job: str = "bert") -> list[Part]:
@@ -33,7 +33,7 @@ def test_runs_by_several_sources_are_told_apart() -> None:
         f"{BY_AVERAGE} Energy-Charts in DE (2 runs).",
         f"{BY_MARGINAL} WattTime in CAISO_NORTH (1 run).",
         "Cost is by the price of electricity, from aWATTar (1 run).",
-        "By which source carbon or cost is counted is not recorded of 1 run.",
+        "For 1 run, the source of carbon or cost was not recorded.",
         GPUS_ALONE,
     ]
 
@@ -47,7 +47,7 @@ def test_of_many_sources_those_of_most_runs_are_named() -> None:
 
 def test_for_how_long_no_value_was_measured_is_said_of_all_runs_together() -> None:
     records = [AVERAGE | {"duration_s": 36_000.0, "signal_unmeasured_s": lacked_s} for lacked_s in (0.0, 5_400.0)]
-    said = "For 1 h 30 min of the 20 h 00 min that these runs took, the source had an estimate or no value."
+    said = "For 1 h 30 min of the 20 h 00 min that these runs took, the source gave an estimate or no value."
     assert how_counted(parts(*records, {"duration_s": 9e9}))[1] == said
     assert len(how_counted(parts(records[0]))) == 2
 
@@ -63,7 +63,10 @@ def test_for_how_long_no_value_was_measured_is_said_of_all_runs_together() -> No
 def test_what_plans_weigh_beside_the_gpus_is_said_not_to_be_counted(
     records: list[dict[str, Any]], weighed: str
 ) -> None:
-    assert how_counted(parts(*records))[-1] == f"{GPUS_ALONE} Plans weigh {weighed} as well; no number here has that."
+    assert (
+        how_counted(parts(*records))[-1]
+        == f"{GPUS_ALONE} Plans also allow for {weighed}; no number here includes that."
+    )
 
 
 def test_runs_held_out_are_told_of_each_job_by_its_newest_record() -> None:
@@ -72,10 +75,8 @@ def test_runs_held_out_are_told_of_each_job_by_its_newest_record() -> None:
     later = {"ab_runs": 20, "ab_held_out_runs": 4, **known}
     found = how_counted([*parts(early, later), *parts(early, job="gpt")])
     bert, gpt = found[-2:]
-    assert bert.startswith(
-        "A/B check of ada/bert, 4 of 20 runs held out at the prior limit: an iteration of the others"
-    )
-    assert bert.endswith("saves 14.1 % of the energy (90 %: 12.0 to 16.0 %).")
+    assert bert.startswith("A/B check of ada/bert, 4 of 20 runs held out at the prior limit: the others use")
+    assert bert.endswith("14.1 % less energy an iteration (90 %: 12.0 to 16.0 %).")
     assert gpt == "A/B check of ada/gpt, 1 of 3 runs held out at the prior limit: too early to tell."
 
 

@@ -199,7 +199,7 @@ def test_times_that_are_all_beyond_are_said() -> None:
 def test_bars_of_days_are_as_wide_as_days() -> None:
     bars = Bars(name="used", xs=[1.6e9 + 86_400 * day for day in range(7)], ys=[1] * 7, colour="saved")
     chart = Chart(title="t", words="w", x_axis=TimeAxis(), panels=[Panel(axis=NumberAxis(), marks=[bars])])
-    widths = {float(width) for width in re.findall(r'class="bar[^>]* width="([\d.]+)%"', render_chart(chart))}
+    widths = {float(width) for width in re.findall(r'<rect x=[^>]* width="([\d.]+)%"', render_chart(chart))}
     assert min(widths) == pytest.approx(0.7 * 100 / 6, abs=0.01)
 
 
@@ -238,7 +238,7 @@ def test_negative_bars_hang_from_zero() -> None:
     bars = Bars(name="saved", xs=[0, 1], ys=[3.0, -1.0], colour="saved")
     panel = Panel(axis=NumberAxis(has_zero=True), marks=[bars])
     chart = Chart(title="t", words="w", x_axis=NameAxis(names=["Mon", "Tue"]), panels=[panel])
-    up, down = re.findall(r'<rect class="bar[^>]* y="([\d.]+)%"[^>]* height="([\d.]+)%"', render_chart(chart))
+    up, down = re.findall(r'<rect x=[^>]* y="([\d.]+)%"[^>]* height="([\d.]+)%"', render_chart(chart))
     assert float(up[0]) + float(up[1]) == pytest.approx(float(down[0]), abs=0.02)
     assert float(up[1]) == pytest.approx(3 * float(down[1]), abs=0.05)
 

@@ -182,7 +182,7 @@ def test_the_page_of_a_run_says_how_it_was_counted() -> None:
     }
     text = found(one_run(**counting)).text.partition("How this was counted")[2]
     assert "by the marginal intensity of the grid, from WattTime in CAISO_NORTH." in text
-    assert "Plans weigh a PUE of 1.4 as well" in text
+    assert "Plans also allow for a PUE of 1.4" in text
     site = one_run(n_gpus=0)
     assert "How this was counted" not in found(site).text
 
