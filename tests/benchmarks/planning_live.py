@@ -38,6 +38,7 @@ POLICIES: Final[tuple[PolicyName, ...]] = (
     "static-mix", "static-mix-live", "gridchase-forecast", "gridchase-live", "gridchase-live-open", "offline",
 )  # fmt: skip
 GPUS: Final = ["a40", "v100"]
+USUAL_SLOWDOWNS: Final = [1.05]
 NOISES: Final[Mapping[str, RunNoise]] = {"today": USUAL, "h100": H100}
 BLIND: Final[PolicyName] = "static-mix-live"
 """It decides alike whatever the signal is, and is simulated once for all."""
@@ -315,10 +316,10 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Simulate and print; with `--write` into a page beside this file, lengths other than a day into one of theirs."""
+    """Simulate and print; with `--write` into a page beside this file, other lengths and bounds into one of theirs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", nargs="+", type=int, default=[24], help="how long runs are at the highest limit")
-    parser.add_argument("--max-slowdown", nargs="+", type=float, default=[1.05], help="their budgets of time")
+    parser.add_argument("--max-slowdown", nargs="+", type=float, default=USUAL_SLOWDOWNS, help="their budgets of time")
     parser.add_argument(
         "--starts", type=int, default=1, metavar="N", help="runs of 24 h on each signal; others as long in all"
     )
@@ -338,6 +339,8 @@ def main() -> None:
     if has_data(options.data):
         is_day = options.hours == [DAY_H]
         table = TABLE if is_day else TABLE.with_stem(f"{TABLE.stem}_{'_'.join(map(str, options.hours))}h")
+        if is_day and options.max_slowdown != USUAL_SLOWDOWNS:
+            table = table.with_stem(f"{table.stem}_bounds")
         table = table.with_stem(f"{table.stem}_smooth") if options.smooth else table
         show(page(options), table, write=options.write)
 
