@@ -101,6 +101,7 @@ def read_meter(index: int, started: Any, stop: Any, file: Path) -> None:  # noqa
         started.set()
         return
     board, rows = calls.identify(index), list[tuple[int, ...]]()
+    is_last = False
     while True:
         sample = calls.read_sample(board.handle, has_energy_counter=board.has_energy_counter)
         if sample.energy_j is not None and sample.instant_power_w is not None:
@@ -109,8 +110,9 @@ def read_meter(index: int, started: Any, stop: Any, file: Path) -> None:  # noqa
             times_ns = (sample.time_ns - half_ns, sample.time_ns + half_ns)
             rows.append((*times_ns, *map(round, values), round(sample.temperature_c or 0.0)))
         started.set()
-        if stop.wait(READ_S):
+        if is_last:
             break
+        is_last = stop.wait(READ_S)
     calls.shut_down()
     np.savez_compressed(file, rows=np.array(rows, dtype=np.int64))
 
