@@ -1,4 +1,4 @@
-"""The order in which people look for names: `job-2` before `job-10`."""
+"""Natural order of names: `job-2` before `job-10`."""
 
 import re
 from typing import Final

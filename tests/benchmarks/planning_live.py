@@ -39,7 +39,7 @@ POLICIES: Final[tuple[PolicyName, ...]] = (
 )  # fmt: skip
 GPUS: Final = ["a40", "v100"]
 USUAL_SLOWDOWNS: Final = [1.05]
-NOISES: Final[Mapping[str, RunNoise]] = {"today": USUAL, "h100": H100}
+NOISES: Final[Mapping[str, RunNoise]] = {"usual": USUAL, "h100": H100}
 BLIND: Final[PolicyName] = "static-mix-live"
 """It decides alike whatever the signal is, and is simulated once for all."""
 NAMES: Final = ("mix", "mix-live", "planner", "live", "live-open", "optimum")
@@ -54,7 +54,7 @@ forecast, told how long the run is; optimum: in hindsight. These three know the 
 between measured limits, 25 W apart, or (smooth) a smooth one through them. mix-live, live and live-open are simulated
 under the controller: first pass with noise, looks, refinement, reserve, limits every 5 W, plans every 5 min, each value
 of the signal known when it has ended; live is told how long the run is, live-open is not.
-today: iterations as long as on the curve (V100 0.70 s, A40 0.77 s) scatter by 2 %, the power by 1 % from one 10 s to
+usual: iterations as long as on the curve (V100 0.70 s, A40 0.77 s) scatter by 2 %, the power by 1 % from one 10 s to
 the next; h100: iterations of 64 ms; they scatter by 0.03 %, and windows of rate and power as measured on an H100.
 slower: how much longer than at the highest limit [%], the mean. share: of the optimum. captured: of what the grid
 offers, (saved - mix) / (optimum - mix). Gains are in points of what the highest limit costs: mean, least zone (the mean

@@ -10,9 +10,8 @@ import json
 import os
 import subprocess
 import sys
-import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -37,10 +36,11 @@ from controller.runtime.clock import NS_PER_S
 from policies.providers.catalogue import Source
 from policies.providers.sources.csv_file import CsvProvider, Trace
 from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH
-from publishers.messages.codec import Message, Outgoing, encode
+from publishers.messages.codec import Outgoing
 from publishers.messages.topics import RunKey, Topics
-from publishers.messages.training import Iterations, RankStatus, pack_ends
+from publishers.messages.training import RankStatus
 from tests.benchmarks.pages import add_write, measured_on, show
+from tests.benchmarks.virtual_training import VirtualTraining
 from tests.fakes import MAX_SLEEP_S, FakeBus, FakeProcessTable, LoopClock, fake_process
 from tests.virtual_time import VirtualTimeLoop
 
@@ -55,11 +55,11 @@ RESTART_S, AWAY_S = 2.3 * DAY_S, 600.0
 """When the controller is restarted, and for how long there is none, while both GPUs have a run."""
 BOOT_ID: Final = "this-boot"
 TOPICS: Final = Topics()
-NAP_S: Final = 20.0
-"""A training looks up from its work so often."""
+NAP_S: Final = 5.0
+"""A training sends what it has done so often."""
 HEARTBEAT_S: Final = 20.0
 WRITE_PERIOD_S: Final = 300.0
-"""The history is written more rarely than else, which changes no number in it."""
+"""The history is written more rarely than by default: no number in it depends on that."""
 SEED: Final = 11
 CURVES: Final = ("a40-resnet50-imagenet-b256", "v100-resnet50-imagenet-b256")
 BAR_RATIO: Final = 1e-3
@@ -112,119 +112,68 @@ class TrueRun:
     twin_end_ns: int
 
 
-class Job:
-    """A training process on virtual time: it computes on a simulated GPU, and publishes on a bus."""
-
-    def __init__(self, planned: PlannedRun, gpu: SimulatedGpu, bus: FakeBus, *, number: int) -> None:
-        self._planned, self._gpu, self._bus = planned, gpu, bus
-        self._noise, self._pid = Noise(SEED + number), 100 + number
-        per_s = gpu.timeline.curve.iterations_per_s(gpu.timeline.curve.max_power_limit_w)
-        self.workload = Workload(epochs=max(1, round(planned.length_h)), iterations_per_epoch=round(HOUR_S * per_s))
-        self._ends_ns = array("q")
-        self._training: Training | None = None
-        self._pass_ns = self._n_sent = self._n_messages = self._epoch = 0
-
-    async def run(self, pids: set[int]) -> TrueRun:
-        """Run to the end, and return what it was."""
-        loop = asyncio.get_running_loop()
-        await _wait_until(self._planned.begin_s)
-        pids.add(self._pid)
-        self._say("running")
-        training = Training(self._gpu.timeline, self._noise, begin_ns=_ns(loop.time()))
-        self._training, begin_ns = training, training.time_ns
-        job, said_s = training.run(self.workload, self), loop.time()
-        until_ns = next(job, None)
-        while until_ns is not None:
-            await _wait_until(max(loop.time() + NAP_S, until_ns / NS_PER_S))
-            self._send()
-            if loop.time() - said_s >= HEARTBEAT_S:
-                said_s = loop.time()
-                self._say("running")
-            try:
-                until_ns = job.send(_ns(loop.time()))
-            except StopIteration:
-                break
-        self._send()
-        self._say("finished")
-        pids.discard(self._pid)
-        return self._as_it_was(begin_ns, training.time_ns)
-
-    def __iter__(self) -> Iterator[int]:
-        """Note when the iterations of a pass end, as a published loader does."""
-        assert self._training is not None
-        self._pass_ns = self._training.time_ns
-        for batch in range(self.workload.iterations_per_epoch):
-            yield batch
-            self._ends_ns.append(self._training.time_ns)
-        self._send()
-        self._epoch += 1
-
-    def _as_it_was(self, begin_ns: int, end_ns: int) -> TrueRun:
-        timeline = self._gpu.timeline
-        twin = GpuTimeline(timeline.curve, Noise(SEED), start_ns=timeline.start_ns)
-        training = Training(twin, self._noise, begin_ns=begin_ns)
-        run_through(training.run(self.workload, range(self.workload.iterations_per_epoch)), lambda until_ns: until_ns)
-        return TrueRun(self._planned, timeline, twin, begin_ns, end_ns, training.time_ns)
-
-    def _say(self, state: Literal["running", "finished"]) -> None:
-        status = RankStatus(
-            run=self._planned.run,
-            state=state,
-            host="node-a",
-            boot_id=BOOT_ID,
-            pid=self._pid,
-            gpus=[self._gpu.uuid],
-            batch_size=BATCH_SIZE,
-            world_size=1,
-            started_at_s=STARTS_S + self._planned.begin_s,
-            heartbeat_s=HEARTBEAT_S,
-            total_iterations=self.workload.iterations,
-            reached=True if state == "finished" else None,
-        )
-        self._publish("status", status, retain=True)
-
-    def _send(self) -> None:
-        if not self._ends_ns:
-            return
-        message = Iterations(
-            run=self._planned.run,
-            seq=self._n_messages,
-            first=self._n_sent,
-            begin_ns=self._pass_ns,
-            end_ns=pack_ends(self._ends_ns),
-            epoch=self._epoch,
-            dropped=0,
-        )
-        self._pass_ns = self._ends_ns[-1]
-        self._n_messages, self._n_sent = self._n_messages + 1, self._n_sent + len(self._ends_ns)
-        self._ends_ns = array("q")
-        self._publish("iterations", message, retain=False)
-
-    def _publish(self, leaf: str, message: Message, *, retain: bool) -> None:
-        topic = TOPICS.rank(BOOT_ID, self._planned.key, 0, leaf)
-        self._bus.publish(topic, encode(message), qos=int(retain), retain=retain)
+async def run_job(planned: PlannedRun, gpu: SimulatedGpu, bus: FakeBus, *, number: int, pids: set[int]) -> TrueRun:
+    """Be a training process from its start to its end, and return what it was; `pids` are those on the GPU."""
+    loop, noise, pid = asyncio.get_running_loop(), Noise(SEED + number), 100 + number
+    per_s = gpu.timeline.curve.iterations_per_s(gpu.timeline.curve.max_power_limit_w)
+    workload = Workload(epochs=max(1, round(planned.length_h)), iterations_per_epoch=round(HOUR_S * per_s))
+    status = RankStatus(
+        run=planned.run,
+        state="running",
+        host="node-a",
+        boot_id=BOOT_ID,
+        pid=pid,
+        gpus=[gpu.uuid],
+        batch_size=BATCH_SIZE,
+        world_size=1,
+        started_at_s=STARTS_S + planned.begin_s,
+        heartbeat_s=HEARTBEAT_S,
+        total_iterations=workload.iterations,
+    )
+    await _wait_until(planned.begin_s)
+    training = Training(gpu.timeline, noise, begin_ns=_ns(loop.time()))
+    rank, begin_ns = VirtualTraining(training, workload, status=status, key=planned.key, bus=bus), training.time_ns
+    pids.add(pid)
+    rank.say("running")
+    job, said_s = rank.compute(), loop.time()
+    until_ns = next(job, None)
+    while until_ns is not None:
+        await _wait_until(max(loop.time() + NAP_S, until_ns / NS_PER_S))
+        rank.send()
+        if loop.time() - said_s >= HEARTBEAT_S:
+            said_s = loop.time()
+            rank.say("running")
+        try:
+            until_ns = job.send(_ns(loop.time()))
+        except StopIteration:
+            break
+    rank.send()
+    rank.say("finished")
+    pids.discard(pid)
+    twin = GpuTimeline(gpu.timeline.curve, Noise(SEED), start_ns=gpu.timeline.start_ns)
+    same = Training(twin, noise, begin_ns=begin_ns)
+    run_through(same.run(workload, range(workload.iterations_per_epoch)), lambda until_ns: until_ns)
+    return TrueRun(planned, gpu.timeline, twin, begin_ns, training.time_ns, same.time_ns)
 
 
 class Week(NamedTuple):
-    """A week that was: its runs, what its reports say by each group, and of each month; how long it took [s]."""
+    """A week that was: its runs, what its reports say by each group, and of each month."""
 
     kind: Kind
     runs: list[TrueRun]
     trace: Trace
     reports: dict[str, dict[str, Any]]
-    took_s: float
 
 
 def play(kind: Kind, folder: Path) -> Week:
     """Let a week pass, and ask for its reports."""
-    begun_s = time.process_time()
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         path = FIVE_WEEKS if kind == "carbon" else _prices(folder / "prices.csv")
         provider = CsvProvider(path, zone="GB", kind="average" if kind == "carbon" else "price")
         runs = runner.run(_live(kind, provider, folder))
     asked = {by: ["--by", by] for by in (*GROUPS, "gpu")} | {month: ["--month", month] for month in MONTHS}
     reports = {name: _report(folder / FILE, arguments) for name, arguments in asked.items()}
-    return Week(kind, runs, provider.trace, reports, time.process_time() - begun_s)
+    return Week(kind, runs, provider.trace, reports)
 
 
 def _prices(path: Path) -> Path:
@@ -295,7 +244,7 @@ async def _live(kind: Kind, provider: CsvProvider, folder: Path) -> list[TrueRun
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(controllers(), name="controllers")
         jobs = [
-            tasks.create_task(Job(planned, gpus[planned.gpu], bus, number=number).run(pids[planned.gpu]))
+            tasks.create_task(run_job(planned, gpus[planned.gpu], bus, number=number, pids=pids[planned.gpu]))
             for number, planned in enumerate(RUNS)
         ]
         tasks.create_task(_forget(bus), name="forget")
@@ -307,7 +256,7 @@ def _settings(kind: Kind) -> list[str]:
     return [
         *(f"signal.kind={kind}", provider, "signal.zone=GB", "signal.period_s=300"),
         *("gpu.backend=simulation", "http.port=-1", "node.name=node-a", "bus.username=node"),
-        *("energy.period_s=20", "plan.period_s=300", "profiler.settle_s=20", "profiler.window_s=100"),
+        *("plan.period_s=300", "profiler.settle_s=20", "profiler.window_s=100"),
         *("profiler.block_s=100", "profiler.n_blocks=2"),
     ]
 
@@ -464,7 +413,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_write(parser, TABLE)
     options = parser.parse_args()
-    show(page(map(_played, QUANTITIES)), TABLE, write=options.write)
+    with ProcessPoolExecutor(2) as pool:
+        show(page(pool.map(_played, QUANTITIES)), TABLE, write=options.write)
 
 
 def _played(kind: Kind) -> Week:

@@ -4,12 +4,11 @@ All is the demo's but the passage of time and the broker: messages and limits ar
 """
 
 import asyncio
-from array import array
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Literal
+from typing import Final
 
 from controller.demo.day.demo import DayPorts, DemoOptions, run_day
 from controller.demo.day.grid import load_grid
@@ -22,12 +21,13 @@ from controller.demo.day.workload import BATCH_SIZE, Training
 from controller.gpu.simulation.backend import SimulatedGpu
 from controller.gpu.simulation.event_log import ProcessAttached
 from controller.gpu.simulation.noise import Noise
-from controller.runtime.clock import NS_PER_S
-from publishers.messages.codec import Message, Outgoing, encode
-from publishers.messages.topics import RunKey, Topics
-from publishers.messages.training import Iterations, RankStatus, pack_ends
+from controller.runtime.clock import NS_PER_S, ScaledClock
+from publishers.messages.codec import Outgoing
+from publishers.messages.topics import RunKey
+from publishers.messages.training import RankStatus
 from publishers.shared.boot_id import read_boot_id
 from publishers.shared.process_identity import run_mark
+from tests.benchmarks.virtual_training import VirtualTraining
 from tests.fakes import USER, FakeBus, FakeProcessTable, fake_process
 from tests.virtual_time import VirtualTimeLoop
 
@@ -70,98 +70,53 @@ async def _play(options: DemoOptions, view: View, folder: Path, bus: FakeBus) ->
         url="",
         connect=connect,
         listen=lambda: nullcontext(bus),
-        train=lambda gpu: VirtualTraining(setup, bus, gpu).run(),
+        train=lambda gpu: _train(setup, bus, gpu),
         processes=processes,
     )
     return await run_day(setup, ports, view)
 
 
-class VirtualTraining:
-    """The demo's training process: it computes on a GPU, and publishes on a bus."""
+async def _train(setup: DaySetup, bus: FakeBus, gpu: SimulatedGpu) -> None:
+    """Be the demo's training process: compute on a GPU, and publish on a bus."""
+    loop, clock = asyncio.get_running_loop(), setup.clock
+    begin_ns = max(setup.time_ns(setup.grid.starts_s), clock.monotonic_ns())
+    training = Training(gpu.timeline, Noise(setup.seed), begin_ns=begin_ns)
+    status = RankStatus(
+        run=RUN,
+        state="running",
+        host=read_boot_id(),
+        boot_id=read_boot_id(),
+        pid=PID,
+        gpus=[gpu.uuid],
+        batch_size=BATCH_SIZE,
+        world_size=1,
+        started_at_s=setup.grid.starts_s,
+        heartbeat_s=HEARTBEAT_S,
+        total_iterations=setup.workload.iterations,
+    )
+    rank = VirtualTraining(training, setup.workload, status=status, key=KEY, bus=bus)
+    gpu.timeline.record(ProcessAttached(gpu.timeline.start_ns, PID))
+    rank.say("running")
+    await _wait(clock, training.time_ns)
+    job = rank.compute()
+    flushed_s = said_s = loop.time()
+    until_ns = next(job, None)
+    while until_ns is not None:
+        await _wait(clock, until_ns)
+        if loop.time() - flushed_s >= FLUSH_S:
+            flushed_s = loop.time()
+            rank.send()
+        if loop.time() - said_s >= HEARTBEAT_S:
+            said_s = loop.time()
+            rank.say("running")
+        try:
+            until_ns = job.send(clock.monotonic_ns())
+        except StopIteration:
+            break
+    rank.say("finished")
 
-    def __init__(self, setup: DaySetup, bus: FakeBus, gpu: SimulatedGpu) -> None:
-        self._setup, self._bus, self._gpu = setup, bus, gpu
-        self._training = Training(
-            gpu.timeline,
-            Noise(setup.seed),
-            begin_ns=max(setup.time_ns(setup.grid.starts_s), setup.clock.monotonic_ns()),
-        )
-        self._begin_ns, self._ends_ns = 0, array("q")
-        self._n_sent = self._n_messages = self._epoch = 0
 
-    async def run(self) -> None:
-        """Run the whole job."""
-        loop, clock = asyncio.get_running_loop(), self._setup.clock
-        self._gpu.timeline.record(ProcessAttached(self._gpu.timeline.start_ns, PID))
-        self._say("running")
-        await self._wait(self._training.time_ns)
-        job = self._training.run(self._setup.workload, self)
-        flushed_s = said_s = loop.time()
-        until_ns = next(job, None)
-        while until_ns is not None:
-            await self._wait(until_ns)
-            if loop.time() - flushed_s >= FLUSH_S:
-                flushed_s = loop.time()
-                self._send()
-            if loop.time() - said_s >= HEARTBEAT_S:
-                said_s = loop.time()
-                self._say("running")
-            try:
-                until_ns = job.send(clock.monotonic_ns())
-            except StopIteration:
-                break
-        self._say("finished")
-
-    def __iter__(self) -> Iterator[int]:
-        """Note when the iterations of a pass end, as a published loader does."""
-        self._begin_ns = self._training.time_ns
-        for batch in range(self._setup.workload.iterations_per_epoch):
-            yield batch
-            self._ends_ns.append(self._training.time_ns)
-        self._send()
-        self._epoch += 1
-
-    async def _wait(self, until_ns: int) -> None:
-        """Sleep at least until a moment [ns], as the demo's training does."""
-        clock = self._setup.clock
-        while (left_ns := until_ns - clock.monotonic_ns()) > 0:  # noqa: ASYNC110 — a time is waited for, not an event
-            await asyncio.sleep(max(SHORTEST_NAP_S, left_ns / NS_PER_S / clock.rate))
-
-    def _say(self, state: Literal["running", "finished"]) -> None:
-        status = RankStatus(
-            run=RUN,
-            state=state,
-            host=read_boot_id(),
-            boot_id=read_boot_id(),
-            pid=PID,
-            gpus=[self._gpu.uuid],
-            batch_size=BATCH_SIZE,
-            world_size=1,
-            started_at_s=self._setup.grid.starts_s,
-            heartbeat_s=HEARTBEAT_S,
-            total_iterations=self._setup.workload.iterations,
-            reached=True if state == "finished" else None,
-        )
-        self._publish("status", status, retain=True)
-
-    def _send(self) -> None:
-        """Publish the iterations that have ended since the last message."""
-        if not self._ends_ns:
-            return
-        message = Iterations(
-            run=RUN,
-            seq=self._n_messages,
-            first=self._n_sent,
-            begin_ns=self._begin_ns,
-            end_ns=pack_ends(self._ends_ns),
-            epoch=self._epoch,
-            dropped=0,
-        )
-        self._begin_ns = self._ends_ns[-1]
-        self._n_messages, self._n_sent = self._n_messages + 1, self._n_sent + len(self._ends_ns)
-        self._ends_ns = array("q")
-        self._publish("iterations", message, retain=False)
-
-    def _publish(self, leaf: str, message: Message, *, retain: bool) -> None:
-        topic = Topics().rank(read_boot_id(), KEY, 0, leaf)
-        self._bus.publish(topic, encode(message), qos=int(retain), retain=retain)
+async def _wait(clock: ScaledClock, until_ns: int) -> None:
+    """Sleep at least until a moment [ns], as the demo's training does."""
+    while (left_ns := until_ns - clock.monotonic_ns()) > 0:  # noqa: ASYNC110 — a time is waited for, not an event
+        await asyncio.sleep(max(SHORTEST_NAP_S, left_ns / NS_PER_S / clock.rate))

@@ -13,7 +13,7 @@ from tests.benchmarks.pages import measured_on
 from tests.controller.web.pages.site import site_of
 from tests.fakes import FakeBus
 from tests.live.page.browser import Browser, Tab, running_browser
-from tests.live.page.served import PublishedSite, served
+from tests.live.page.served import published_site, served
 
 SIZES: Final = (0, 2, 64)
 N_TABS: Final = 7
@@ -55,7 +55,7 @@ async def main() -> None:
     print("| GPUs | first paint, ms | with the files in the cache, ms | kB on the wire |\n|---:|---:|---:|---:|")
     for n_gpus in SIZES:
         bus = FakeBus()
-        site_of(n_gpus, PublishedSite(bus))
+        site_of(n_gpus, published_site(bus))
         with TemporaryDirectory() as name:
             folder = Path(name)
             async with running_browser(folder / "browser") as browser, served(bus, folder / "state") as (_, url):

@@ -77,7 +77,8 @@ def trainings(device: str, kinds: Sequence[str], *, step_s: float = STEP_S) -> I
             elif kind == "graph":
                 import torch  # noqa: PLC0415 — as above
 
-                model = torch.cuda.make_graphed_callables(model, (batch,))
+                with _autocast(device):
+                    model = torch.cuda.make_graphed_callables(model, (batch,))
             yield _warm(kind, device, _step_of(model, batch), reads_each=READ_EACH * (kind == "convolutions"))
 
 
@@ -97,7 +98,7 @@ def _mlp(device: str) -> tuple[Any, Any]:
 
 
 def _convolutions(device: str, step_s: float) -> tuple[Any, Any]:
-    """Return a network and a batch of which a step takes some `step_s`, or a fifth more or less [s]."""
+    """Return a network, and a batch of which a step takes about `step_s` [s]."""
     import torch  # noqa: PLC0415 — as above
 
     widths = (3, *(128 if device == "cuda" else 8,) * 8)
@@ -121,6 +122,13 @@ def _seconds_of(step: Callable[[], Any], device: str) -> float:
     return (time.monotonic() - begin_s) / N_TIMED
 
 
+def _autocast(device: str) -> Any:  # noqa: ANN401 — PyTorch's own
+    """Return what computes in bfloat16 on a GPU; without its cache, which CUDA graphs must not have."""
+    import torch  # noqa: PLC0415 — as above
+
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda", cache_enabled=False)
+
+
 def _step_of(model: Any, batch: Any) -> Callable[[], Any]:  # noqa: ANN401 — PyTorch's own
     """Return what makes a step of a model on a batch."""
     import torch  # noqa: PLC0415 — as above
@@ -129,7 +137,7 @@ def _step_of(model: Any, batch: Any) -> Callable[[], Any]:  # noqa: ANN401 — P
 
     def step() -> Any:  # noqa: ANN401 — a tensor
         optimizer.zero_grad()
-        with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=batch.device.type == "cuda"):
+        with _autocast(batch.device.type):
             loss = model(batch).square().mean()
         loss.backward()
         optimizer.step()

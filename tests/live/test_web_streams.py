@@ -3,8 +3,6 @@
 import asyncio
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -12,14 +10,10 @@ from typing import Final
 from urllib.request import urlopen
 
 import pytest
-from paho.mqtt.publish import multiple
 
-from controller.runtime.clock import SystemClock
 from controller.web.live.event_stream import MAX_STREAMS
-from publishers.messages.codec import encode
-from publishers.messages.reports import NodeStatus
-from tests.controller.history.energy_history.records import NODE, TOPICS, gpu_message
-from tests.live.conftest import Mosquitto, eventually, free_port, wait_until
+from tests.live.conftest import Mosquitto, eventually
+from tests.live.page.served import running_web, say_of_one_gpu
 
 pytestmark = pytest.mark.live
 TIMEOUT_S: Final = 20.0
@@ -37,23 +31,6 @@ def _many_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_files), hard))
     yield min(MAX_STREAMS, max(soft, n_files) // 16)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@contextmanager
-def _web(broker: Mosquitto, folder: Path) -> Iterator[tuple[int, int]]:
-    """Run `gridchase web`; yield its port and process id."""
-    port, log = free_port(), folder / "web.log"
-    keys = (f"bus.url={broker.url}", f"web.port={port}", f"web.state_dir={folder / 'state'}")
-    settings = [word for key in keys for word in ("--set", key)]
-    with log.open("wb") as file:
-        child = subprocess.Popen([sys.executable, "-m", "controller", "web", *settings], stdout=file, stderr=file)
-    try:
-        wait_until(lambda: "connected to the broker" in log.read_text(), TIMEOUT_S)
-        yield port, child.pid
-        assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait(TIMEOUT_S)
 
 
 async def _streams(port: int, n: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -81,17 +58,8 @@ def _answer(port: int, path: str) -> int:
 async def test_a_thousand_idle_streams_hold_nothing_up_and_leave_nothing_open(
     broker: Mosquitto, tmp_path: Path
 ) -> None:
-    with _many_files() as n_streams, _web(broker, tmp_path) as (port, pid):
-
-        def say(power_w: float) -> None:
-            status = encode(NodeStatus(state="online", version="1", time_s=SystemClock().now_s()))
-            topic, payload = gpu_message(SystemClock().now_s(), 5e5, power_w=power_w)
-            multiple(
-                [(TOPICS.node_status(NODE), status, 1, True), (topic, payload, 1, True)],
-                hostname="127.0.0.1",
-                port=broker.port,
-            )
-
+    with _many_files() as n_streams, running_web(broker, tmp_path) as web:
+        port, pid = web.port, web.child.pid
         assert await asyncio.to_thread(_answer, port, "/healthz") == 200
         n_sockets = _n_sockets(pid)
         async with asyncio.timeout(TIMEOUT_S):
@@ -103,14 +71,14 @@ async def test_a_thousand_idle_streams_hold_nothing_up_and_leave_nothing_open(
             writer.close()
             for path in N_OTHERS * ["/", "/healthz", "/gpus", "/v1/state"]:
                 assert await asyncio.to_thread(_answer, port, path) == 200
-            say(150.0)
+            say_of_one_gpu(broker, 150.0)
             for reader, _ in streams:
                 await reader.readuntil(b"150")
         assert _n_sockets(pid) >= n_streams
         for _, writer in streams:
             writer.close()
         await eventually(lambda: _n_sockets(pid) <= n_sockets, TIMEOUT_S)
-        say(160.0)  # with the next event it is seen who has gone
+        say_of_one_gpu(broker, 160.0)  # with the next event it is seen who has gone
         async with asyncio.timeout(TIMEOUT_S):
             while b" 200 " not in await _status(port):
                 pass  # the time of a request lies between two of them

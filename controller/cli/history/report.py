@@ -1,8 +1,6 @@
 """`gridchase report`: what was used and saved, by job, user, day, run, GPU or node, of a node or of a site."""
 
 import argparse
-import errno
-import os
 import shlex
 from collections.abc import Callable
 from datetime import datetime
@@ -40,12 +38,11 @@ from controller.web.report_page import UNKNOWN, page_of, render_report
 from gridchase.cli.verb import VERSION, utf8_text
 from policies.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from policies.vocabulary.units import duration_text
-from publishers.shared.files.lookup import NO_FILE, file_fault
+from publishers.shared.files.lookup import NO_FILE, NO_PERMISSION, file_fault
 
 Result = TypeVar("Result")
 LOCAL_WEB: Final = f"http://{WebSettings().host}:{WebSettings().port}"
 """Where `gridchase web` serves by default."""
-_NO_PERMISSION: Final = os.strerror(errno.EACCES)
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -140,7 +137,7 @@ def _reports(options: argparse.Namespace, queries: list[ReportQuery]) -> tuple[l
     path = _path(options, faults)
     is_named = options.database is not None or options.config is not None or options.set
     absent = "" if is_named else file_fault(path)
-    if absent not in {NO_FILE, _NO_PERMISSION}:
+    if absent not in {NO_FILE, NO_PERMISSION}:
         reports = _read(
             path, queries[0], faults, lambda connection, period, now_s: make_reports(connection, queries, period, now_s)
         )

@@ -4,6 +4,7 @@
 ('there is no such file', 'there is no folder /nowhere', 'File name too long', '')
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 NO_FILE: Final = "there is no such file"
+NO_PERMISSION: Final = os.strerror(errno.EACCES)
 
 
 def file_fault(path: str | os.PathLike[str]) -> str:

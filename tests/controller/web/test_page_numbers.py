@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
@@ -20,31 +20,16 @@ from controller.web.pages.jobs.job_page import job_path
 from controller.web.pages.savings import savings_of, slower_text
 from controller.web.pages.words import percent_text, run_path, typeset
 from policies.vocabulary.units import duration_text
-from publishers.messages.codec import encode
 from publishers.messages.topics import JobName, RunKey
 from publishers.training.reporting.amounts import power_text
 from tests.controller.history.energy_history.records import TOPICS, gpu_message, measured, run_message, run_record
-from tests.controller.web.pages.site import Site as PagesSite
-from tests.controller.web.pages.site import site_of
+from tests.controller.web.pages.site import PublishedSite, site_of
 from tests.controller.web.test_site import Served, site
 from tests.fakes import MIDNIGHT_S, FakeBus
 
 N_GPUS: Final = 4
 ENDED: Final = RunKey("grace", "bert", "7")
 GROUPS: Final = ("job", "user", "day", "run", "gpu", "node")
-
-
-class Told(PagesSite):
-    """A site that also publishes what is said."""
-
-    def __init__(self, bus: FakeBus) -> None:
-        super().__init__(MIDNIGHT_S)
-        self.bus = bus
-
-    def say(self, topic: str, message: Any) -> None:  # noqa: ANN401 — any record
-        """Let a controller publish."""
-        super().say(topic, message)
-        self.bus.publish(topic, encode(message), qos=1, retain=True)
 
 
 class ById(HTMLParser):
@@ -106,7 +91,7 @@ async def site_with_numbers(tmp_path: Path) -> AsyncIterator[Served]:
     """Serve a site with GPUs, runs that go on, one that has ended, a job that is learnt, and a grid."""
     bus = FakeBus()
     async with site(tmp_path, bus) as web:
-        told = Told(bus)
+        told = PublishedSite(bus, MIDNIGHT_S)
         site_of(N_GPUS, told)
         told.say_posterior()
         for hours, final in ((1.0, False), (1.5, False), (2.0, True)):

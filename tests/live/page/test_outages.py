@@ -2,33 +2,24 @@
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
-from paho.mqtt.publish import single
 
 from controller.runtime.clock import SystemClock
 from controller.web.live.element_ids import SITE_POWER
-from publishers.messages.codec import encode
-from publishers.messages.reports import NodeStatus
-from tests.controller.history.energy_history.records import NODE, TOPICS, gpu_message
 from tests.controller.web.pages.site import site_of
 from tests.fakes import FakeBus
-from tests.live.conftest import Mosquitto, free_port, wait_until
+from tests.live.conftest import Mosquitto
 from tests.live.page.browser import CHROMIUM, Tab, running_browser
-from tests.live.page.served import PublishedSite, served
+from tests.live.page.served import TIMEOUT_S, published_site, running_web, say_of_one_gpu, served
 
 pytestmark = [
     pytest.mark.live,
     pytest.mark.further,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
-TIMEOUT_S: Final = 30.0
 POWER: Final = f"document.getElementById('{SITE_POWER}').textContent"
 HEARD: Final = "document.getElementById('heard').textContent"
 CLOCK: Final = """
@@ -45,43 +36,8 @@ CLOCK: Final = """
 HOUR_MS: Final = 3_600_000
 
 
-class Web:
-    """`gridchase web` as a process."""
-
-    def __init__(self, broker: Mosquitto, folder: Path) -> None:
-        port, self._log = free_port(), folder / "web.log"
-        self.url = f"http://127.0.0.1:{port}"
-        keys = (f"bus.url={broker.url}", f"web.port={port}", f"web.state_dir={folder / 'state'}")
-        settings = [word for key in keys for word in ("--set", key)]
-        with self._log.open("wb") as log:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "controller", "web", *settings], stdout=log, stderr=log
-            )
-        wait_until(lambda: "connected to the broker" in self._log.read_text(), TIMEOUT_S)
-
-
-@contextmanager
-def running_web(broker: Mosquitto, folder: Path) -> Iterator[Web]:
-    """Run it, and kill it in the end."""
-    web = Web(broker, folder)
-    try:
-        yield web
-    finally:
-        web.child.kill()
-        web.child.wait(TIMEOUT_S)
-
-
 async def test_a_server_that_stands_still_is_said_and_comes_back(broker: Mosquitto, tmp_path: Path) -> None:
-    def say(power_w: float) -> None:
-        now_s = SystemClock().now_s()
-        status = NodeStatus(state="online", version="1", time_s=now_s)
-        for topic, payload in (
-            (TOPICS.node_status(NODE), encode(status)),
-            gpu_message(now_s, 5e5, power_w=power_w, gpu_index=0),
-        ):
-            single(topic, payload, 1, retain=True, hostname="127.0.0.1", port=broker.port)
-
-    say(150.0)
+    say_of_one_gpu(broker, 150.0)
     async with running_browser(tmp_path / "browser") as browser:
         with running_web(broker, tmp_path) as web:
             tab = await browser.new_tab()
@@ -93,7 +49,7 @@ async def test_a_server_that_stands_still_is_said_and_comes_back(broker: Mosquit
             await tab.until(f"{HEARD}.startsWith('last heard ')")
             assert await tab.run(f"{POWER} === '150' && document.getElementById('heard').matches('.silent')")
             os.kill(web.child.pid, signal.SIGCONT)
-            say(160.0)
+            say_of_one_gpu(broker, 160.0)
             await tab.until(f"{HEARD}.startsWith('as of ') && {POWER} === '160'")
             assert await tab.run("window.isSamePage && !document.getElementById('heard').matches('.silent')")
             assert tab.complaints == []
@@ -110,7 +66,7 @@ async def opened(tab: Tab, url: str, off_ms: int) -> None:
 @pytest.mark.parametrize("off_ms", [-HOUR_MS, HOUR_MS])
 async def test_a_browsers_clock_that_is_off_changes_no_time(off_ms: int, tmp_path: Path) -> None:
     bus = FakeBus()
-    site = PublishedSite(bus)
+    site = published_site(bus)
     site_of(2, site)
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
@@ -132,7 +88,7 @@ async def test_a_browsers_clock_that_is_off_changes_no_time(off_ms: int, tmp_pat
 
 async def test_a_browser_that_travels_gets_the_times_of_where_it_is(tmp_path: Path) -> None:
     bus = FakeBus()
-    site = PublishedSite(bus)
+    site = published_site(bus)
     site_of(2, site)
     zone = "document.querySelector('main').dataset.zone"
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):

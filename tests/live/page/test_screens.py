@@ -12,7 +12,7 @@ from controller.web.pages.jobs.job_page import job_path
 from controller.web.pages.layout import PAGES
 from controller.web.pages.words import run_path
 from publishers.messages.topics import JobName, RunKey
-from tests.controller.web.pages.site import site_of
+from tests.controller.web.pages.site import PublishedSite, site_of
 from tests.fakes import FakeBus
 from tests.live.page.browser import AXE, CHROMIUM, Tab, running_browser
 from tests.live.page.served import (
@@ -20,7 +20,7 @@ from tests.live.page.served import (
     LONG_NAME,
     LONG_TEXT,
     RIGHT_TO_LEFT,
-    PublishedSite,
+    published_site,
     say_hostile,
     served,
 )
@@ -83,7 +83,7 @@ def paths(site: PublishedSite, kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["usual", "empty", "hostile"])
 async def test_no_page_has_a_fault_on_any_screen_in_either_theme(kind: str, tmp_path: Path) -> None:
     bus, found = FakeBus(), list[tuple[object, ...]]()
-    each, said = paths(PublishedSite(bus), kind), set[str]()
+    each, said = paths(published_site(bus), kind), set[str]()
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
         for path in each:
@@ -106,7 +106,7 @@ async def test_no_page_has_a_fault_on_any_screen_in_either_theme(kind: str, tmp_
 
 async def test_in_a_readers_own_colours_charts_bars_and_texts_stand_out(tmp_path: Path) -> None:
     bus, found = FakeBus(), list[tuple[object, ...]]()
-    each = paths(PublishedSite(bus), "usual")
+    each = paths(published_site(bus), "usual")
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
         for path in each:
@@ -122,7 +122,7 @@ async def test_in_a_readers_own_colours_charts_bars_and_texts_stand_out(tmp_path
 @pytest.mark.parametrize("kind", ["usual", "hostile"])
 async def test_pages_print_in_dark_letters_on_paper_with_nothing_cut_off(kind: str, tmp_path: Path) -> None:
     bus, found = FakeBus(), list[tuple[object, ...]]()
-    each = paths(PublishedSite(bus), kind)
+    each = paths(published_site(bus), kind)
     async with running_browser(tmp_path / "browser") as browser, served(bus, tmp_path / "state") as (_, url):
         tab = await browser.new_tab()
         for path in each:

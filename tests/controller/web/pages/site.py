@@ -14,6 +14,7 @@ from controller.history.energy_history.report import Part, entry_of
 from controller.web.live.saved_sums import Sums
 from controller.web.live.site_state import Shown, SiteState
 from controller.web.pages.overview import Overview
+from publishers.messages.codec import encode
 from publishers.messages.reports import (
     BatchSizeBelief,
     GpuDescription,
@@ -31,7 +32,7 @@ from publishers.messages.reports import (
 )
 from publishers.messages.topics import JobName, RunKey
 from tests.controller.history.energy_history.records import TOPICS, measured, run_record
-from tests.fakes import MIDNIGHT_S
+from tests.fakes import MIDNIGHT_S, FakeBus
 
 NOW_S = MIDNIGHT_S + 14 * 3_600.0 + 1_200.0
 ZONE = ZoneInfo("Europe/Berlin")
@@ -282,3 +283,16 @@ class Found(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str | None]]:
         """Return the attributes of each element of a kind."""
         return [attributes for name, attributes in self.elements if name == tag]
+
+
+class PublishedSite(Site):
+    """A site whose messages are published on a bus, too."""
+
+    def __init__(self, bus: FakeBus, now_s: float) -> None:
+        super().__init__(now_s)
+        self._bus = bus
+
+    def say(self, topic: str, message: Shown) -> None:
+        """Let a controller publish."""
+        super().say(topic, message)
+        self._bus.publish(topic, encode(message), qos=1, retain=True)
