@@ -37,12 +37,13 @@ def database(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def running(broker: Mosquitto, database: str, state_dir: Path) -> AsyncIterator[str]:
+async def running(broker: Mosquitto, database: str, state_dir: Path, *, token_file: str = "") -> AsyncIterator[str]:
     """Run the process of a site within this one, until it has heard the retained messages; yield its URL."""
     stop, urls = asyncio.Event(), asyncio.Queue[str]()
-    config = WebConfig(
-        bus=BusConfig(url=broker.url), web=WebSettings(port=0, database=database, state_dir=str(state_dir))
+    settings = WebSettings(
+        port=0, database=database, state_dir=str(state_dir), token_file=token_file, sign_in_to_read=bool(token_file)
     )
+    config = WebConfig(bus=BusConfig(url=broker.url), web=settings)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(run_web(config, version="test", stop=stop, started=urls.put_nowait))
         url = await urls.get()
@@ -89,6 +90,25 @@ async def test_what_a_broker_has_retained_counts_once_over_restarts(
     assert await asyncio.to_thread(main, ["report", "--url", url]) == 1
     assert "no `gridchase web` answers" in capsys.readouterr().err
     assert await asyncio.to_thread(main, ["report", "--url", "ftp://x"]) == 2
+
+
+async def test_a_report_of_a_page_that_wants_a_sign_in_sends_a_token(
+    broker: Mosquitto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [msgspec.structs.replace(RECORD, run=f"r{n}") for n in range(3)]
+    multiple([(*run_message(record), 1, True) for record in records], hostname="127.0.0.1", port=broker.port)
+    tokens, own, wrong = tmp_path / "tokens", tmp_path / "own", tmp_path / "wrong"
+    for file, content in ((tokens, f"alice:{'a' * 32}\n"), (own, f"{'a' * 32}\n"), (wrong, "two\nlines")):
+        file.write_text(content)
+        file.chmod(0o600)
+    async with running(broker, "", tmp_path, token_file=str(tokens)) as url:
+        asked = ["report", "--json", "--url", url]
+        assert await asyncio.to_thread(main, asked) == 1
+        assert "(401); pass --token-file" in capsys.readouterr().err
+        assert await asyncio.to_thread(main, [*asked, "--token-file", str(own)]) == 0
+        assert json.loads(capsys.readouterr().out)["by"] == "job"
+        assert await asyncio.to_thread(main, [*asked, "--token-file", str(wrong)]) == 2
+        assert "must hold one token" in capsys.readouterr().err
 
 
 async def test_the_event_loop_does_not_compute_what_a_server_is_sent(postgres_server: Postgres) -> None:

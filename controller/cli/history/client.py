@@ -2,6 +2,7 @@
 
 import http.client
 import json
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
@@ -9,22 +10,30 @@ import msgspec
 
 from controller.errors import ConfigError, ControllerError
 from controller.history.energy_history.query import Report, ReportQuery
+from publishers.shared.files.secret_file import read_secret_file
+from publishers.shared.http.server import is_this_machine
 
 TIMEOUT_S: Final = 15.0
 _MAX_BYTES: Final = 128 << 20
 _FORM: Final = "must be http://HOST:PORT or https://HOST:PORT, as of `gridchase web`"
 
 
-def fetch_report(url: str, query: ReportQuery) -> Report:
+def fetch_report(url: str, query: ReportQuery, *, token_file: Path | None = None) -> Report:
     """Return the answer of `gridchase web`.
 
+    Args:
+        url: where it serves.
+        query: what is asked.
+        token_file: a token, for a page that is shown to nobody without one.
+
     Raises:
-        ConfigError: the URL is none, or the question is wrong.
-        ControllerError: nobody answers, or the history cannot be read now.
+        ConfigError: the URL is none, the question is wrong, or the token cannot be read or would be sent in clear text.
+        ControllerError: nobody answers, the token is refused, or the history cannot be read now.
     """
     connection = _connection(url)
+    headers = {} if token_file is None else _authorization(url, connection.host, token_file)
     try:
-        connection.request("GET", f"/v1/report?{urlencode(msgspec.to_builtins(query))}")
+        connection.request("GET", f"/v1/report?{urlencode(msgspec.to_builtins(query))}", headers=headers)
         response = connection.getresponse()
         answer = response.read(_MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:
@@ -38,6 +47,8 @@ def fetch_report(url: str, query: ReportQuery) -> Report:
         except msgspec.MsgspecError as error:
             raise ControllerError(f"{url}: is no `gridchase web`: {error}") from error
     fault = f"{url}: {_detail(answer)} ({response.status})"
+    if response.status == http.client.UNAUTHORIZED and token_file is None:
+        fault += "; pass --token-file"
     raise ConfigError([fault]) if response.status == http.client.BAD_REQUEST else ControllerError(fault)
 
 
@@ -53,6 +64,19 @@ def _connection(url: str) -> http.client.HTTPConnection:
     if parts.scheme not in {"http", "https"} or not host or parts.path.strip("/") or parts.query or parts.username:
         raise ConfigError([f"--url {url}: {_FORM}"])
     return connection
+
+
+def _authorization(url: str, host: str, token_file: Path) -> dict[str, str]:
+    """Return the header that carries a token: over the network encrypted, or not at all."""
+    if url.startswith("http:") and not is_this_machine(host):
+        raise ConfigError([f"--token-file: {url} would carry the token in clear text; ask it over https"])
+    try:
+        token = read_secret_file("--token-file", str(token_file))
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError([f"--token-file = {str(token_file)!r}: must hold one token: one line of ASCII characters"])
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _detail(answer: bytes) -> str:

@@ -51,6 +51,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     where = verb.add_mutually_exclusive_group()
     where.add_argument("--database", type=Path, metavar="FILE", help=f"{FILE} of a node or a site")
     where.add_argument("--url", metavar="http://HOST:9323", help="ask the `gridchase web` of a site")
+    verb.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="a token, for a page that wants a sign-in (web.sign_in_to_read)"
+    )
     choices = ("job", "user", "day", "run", "gpu", "node")
     verb.add_argument("--by", choices=choices, default="job", help="default: job")
     for name in ("user", "job", "run"):
@@ -132,9 +135,11 @@ def _export(options: argparse.Namespace, query: ReportQuery) -> None:
 def _reports(options: argparse.Namespace, queries: list[ReportQuery]) -> tuple[list[Report], str]:
     """Return the reports, and where they were read: at an address, in a file, or on the page of this machine."""
     if options.url is not None:
-        return [fetch_report(options.url, each) for each in queries], options.url
+        return _fetched(options.url, options, queries), options.url
     faults: list[str] = []
     path = _path(options, faults)
+    if options.token_file is not None and options.database is not None:
+        faults.append("--token-file: is for a page; leave out --database")
     is_named = options.database is not None or options.config is not None or options.set
     absent = "" if is_named else file_fault(path)
     if absent not in {NO_FILE, NO_PERMISSION}:
@@ -146,13 +151,17 @@ def _reports(options: argparse.Namespace, queries: list[ReportQuery]) -> tuple[l
     if faults:
         raise ConfigError(faults)
     try:
-        return [fetch_report(LOCAL_WEB, each) for each in queries], LOCAL_WEB
+        return _fetched(LOCAL_WEB, options, queries), LOCAL_WEB
     except ControllerError as error:
         what = "no controller of this node has written one" if absent == NO_FILE else absent
         raise ControllerError(
             f"no history was found: {path}: {what}; {error}. Name a file with --database, or where `gridchase web` of"
             " your site answers with --url"
         ) from error
+
+
+def _fetched(url: str, options: argparse.Namespace, queries: list[ReportQuery]) -> list[Report]:
+    return [fetch_report(url, each, token_file=options.token_file) for each in queries]
 
 
 def _read(
@@ -175,9 +184,12 @@ def _now_s() -> float:
 
 def _page(options: argparse.Namespace, found: Report, days: Report, gpus: Report | None = None) -> str:
     """Return the page of a report, of its days and, if all runs are in it, of all GPUs."""
-    asked = [(name, getattr(options, name)) for name in ("config", "database", "url", *ReportQuery.__struct_fields__)]
+    asked = [
+        (name, getattr(options, name))
+        for name in ("config", "database", "url", "token_file", *ReportQuery.__struct_fields__)
+    ]
     asked += [("set", each) for each in options.set]
-    words = [word for name, value in asked if value is not None for word in (f"--{name}", str(value))]
+    words = [word for name, value in asked if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
     return render_report(
         page_of(found, days=days, gpus=gpus, is_month=options.month is not None),
         command=shlex.join(["gridchase", "report", *words, "--html", str(options.html)]),

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from publishers.shared.http.server import is_loopback, name_in
+from publishers.shared.http.server import is_loopback, is_this_machine, name_in
 from publishers.shared.printable import printable
 
 _FORWARDED: Final = ("X-Forwarded-Proto", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via")
@@ -77,7 +77,7 @@ class Exposure:
 def _is_own_name(host: str) -> bool:
     """Return whether a Host header names this machine as only this machine does; without one no browser has asked."""
     name = name_in(host)
-    return not host or name == "localhost" or is_loopback(name)
+    return not host or is_this_machine(name)
 
 
 def _address_in(text: str) -> IPv4Address | IPv6Address | None:

@@ -46,7 +46,7 @@ from publishers.mqtt.receiving.quotas import TokenBucket
 from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.http.problems import ProblemError, invalid_request, unavailable
 from publishers.shared.http.requests import BODY_TIMEOUT_S, path_name, path_user, read_form
-from publishers.shared.http.server import ConcurrencyLimit, Route, Stream, is_loopback
+from publishers.shared.http.server import ConcurrencyLimit, Route, Stream, is_this_machine
 from publishers.shared.http.write_access import FILE_TIMEOUT_S, Writer, WriteTokens, digest_of
 from publishers.shared.log_once import LogLimiter
 from publishers.shared.printable import printable
@@ -105,7 +105,9 @@ class Hands:
         self._attempts: RecentDict[str, TokenBucket] = RecentDict(MAX_ADDRESSES)
         self._ordered: RecentDict[Subject, TokenBucket] = RecentDict(MAX_ORDERED)
         self._log = LogLimiter(self._monotonic_s)
-        if settings.orders and not (settings.tls_cert_file or settings.trusted_proxies or _is_local(settings.host)):
+        if settings.orders and not (
+            settings.tls_cert_file or settings.trusted_proxies or is_this_machine(settings.host)
+        ):
             _LOGGER.warning(
                 "web.orders = true: people sign in on this machine alone; of others it would be said: %s", NOT_ENCRYPTED
             )
@@ -441,10 +443,6 @@ def _check_approach(approach: Approach) -> None:
         raise _RefusedError(
             HTTPStatus.FORBIDDEN, f"Nobody signs in this way, and nothing is ordered: {approach.fault}."
         )
-
-
-def _is_local(host: str) -> bool:
-    return host == "localhost" or is_loopback(host)
 
 
 def _quoted(path: str) -> str:

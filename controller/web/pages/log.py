@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
+from itertools import pairwise
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -23,6 +24,8 @@ _PLANNED: Final = ("_signal", "_static")
 """So the reasons of plans end that may share a time between two limits."""
 _LOOK: Final = "refining"
 """The reason of a limit that is only compared with the planned one."""
+N_MIXED: Final = 2
+"""So many limits a plan has at most."""
 N_FOLDED: Final = 4
 """Fewer decisions are shown each by itself."""
 
@@ -84,34 +87,54 @@ def _together(changes: Sequence[LimitChange]) -> Iterator[Line]:
 
 
 def _folded(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield the decisions about the same GPUs, those between two limits as one."""
+    """Yield the decisions about the same GPUs, those of one plan as one."""
     begin = 0
     while begin < len(lines):
-        end = begin + 1
-        while end < len(lines) and _goes_on(lines[begin], lines[max(begin, end - 2) : end], lines[end]):
-            end += 1
-        if end - begin < N_FOLDED:
+        n = _n_of_one_plan(lines[begin:])
+        if n < N_FOLDED:
             yield lines[begin]
             begin += 1
         else:
-            yield Line([change for line in lines[begin:end] for change in line.changes], end - begin)
-            begin = end
+            yield Line([change for line in lines[begin : begin + n] for change in line.changes], n)
+            begin += n
 
 
-def _goes_on(first: Line, newer: Sequence[Line], older: Line) -> bool:
-    """Return whether an older decision alternates with the one or two newer ones: for one reason, or as looks do."""
-    last, change = newer[-1].newest, older.newest
-    is_same_reason = change.reason == newer[0].newest.reason
-    is_look = len(newer) == 1 and (change.reason == _LOOK) != (last.reason == _LOOK)
-    limits_w = [*(line.newest.power_limit_w for line in newer), change.power_limit_w]
-    return (
-        None not in limits_w
-        and (is_same_reason or is_look)
-        and first.newest.time_s - change.time_s <= FOLDED_S
-        and last.previous_power_limit_w == change.power_limit_w
-        and limits_w[-1] != limits_w[-2]
-        and limits_w[-1] == (limits_w[0] if len(newer) > 1 else limits_w[-1])
-    )
+def _n_of_one_plan(lines: Sequence[Line]) -> int:
+    """Return how many of the first decisions alternate between the limits of one plan.
+
+    Two limits alternate where the first one comes back: one that replaced another for good has a plan of its own.
+    """
+    told = [lines[0].newest]
+    for line in lines[1:]:
+        is_soon = told[0].time_s - line.newest.time_s <= FOLDED_S
+        if not (is_soon and _leads_to(line.newest, told[-1]) and _is_one_plan([*told, line.newest])):
+            break
+        told.append(line.newest)
+    plans = [(place, change.power_limit_w) for place, change in enumerate(told) if change.reason != _LOOK]
+    switches = [place for (_, newer_w), (place, older_w) in pairwise(plans) if newer_w != older_w]
+    return switches[0] if len(switches) == 1 else len(told)
+
+
+def _leads_to(older: LimitChange, newer: LimitChange) -> bool:
+    """Return whether one change replaced what the other had set."""
+    limits_w = older.power_limit_w, newer.power_limit_w
+    return None not in limits_w and limits_w[0] != limits_w[1] and limits_w[0] == newer.previous_power_limit_w
+
+
+def _is_one_plan(changes: Sequence[LimitChange]) -> bool:
+    """Return whether changes have one limit or two, for one reason, and at most one more that is compared with them."""
+    planned_w, compared_w = _limits_w(changes)
+    n_reasons = len({change.reason for change in changes} - {_LOOK})
+    n_limits = len(planned_w | compared_w)
+    return n_reasons <= 1 and len(planned_w) <= N_MIXED and n_limits <= max(N_MIXED, len(planned_w) + 1)
+
+
+def _limits_w(changes: Sequence[LimitChange]) -> tuple[set[float], set[float]]:
+    """Return the limits that were planned, and the others, which these were only compared with [W]."""
+    limits_w: tuple[set[float], set[float]] = set(), set()
+    for change in changes:
+        limits_w[change.reason == _LOOK].add(change.power_limit_w or 0.0)
+    return limits_w[0], limits_w[1] - limits_w[0]
 
 
 class Asked(NamedTuple):
@@ -175,22 +198,23 @@ def _link(path: str, name: str) -> Markup:
 
 def line_limits(line: Line) -> str:
     """Return from which limit to which, or between which two."""
-    change = line.newest
     if line.n_decisions == 1:
-        return limit_text(change)
-    lower_w, upper_w = sorted((change.power_limit_w or 0.0, change.previous_power_limit_w or 0.0))
+        return limit_text(line.newest)
+    planned_w, compared_w = _limits_w(line.changes)
+    lower_w, upper_w = sorted(planned_w if len(planned_w) > 1 else planned_w | compared_w)
     return typeset(f"{power_text(lower_w).removesuffix(' W')} ⇄ {power_text(upper_w)}")
 
 
 def line_reason(line: Line, now_s: float, zone: tzinfo) -> str:
-    """Return why; of two limits that alternate also how often, and from when until when."""
+    """Return why; of limits that alternate also how often, and from when until when."""
     if line.n_decisions == 1:
         return decision_text(line.newest)
     begin, end = (moment_text(line.changes[place].time_s, now_s, zone) for place in (-1, 0))
     when = begin if begin == end else f"{begin}\u2013{end}"
     reason = next((change.reason for change in line.changes if change.reason != _LOOK), _LOOK)
-    why = "two limits mixed to keep the pace" if reason.endswith(_PLANNED) else short_reason(reason)
-    if any(change.reason == _LOOK != reason for change in line.changes):
-        top_w = max(change.power_limit_w or 0.0 for change in line.changes)
-        why = f"{short_reason(reason)}; compared with {typeset(power_text(top_w))}"
+    planned_w, compared_w = _limits_w(line.changes)
+    is_mix = len(planned_w) > 1 and reason.endswith(_PLANNED)
+    why = "two limits mixed to keep the pace" if is_mix else short_reason(reason)
+    if planned_w and compared_w:
+        why = f"{why}; compared with {typeset(power_text(*compared_w))}"
     return f"{why} · {line.n_decisions} changes, {when}"

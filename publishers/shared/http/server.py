@@ -305,6 +305,11 @@ def is_loopback(address: str) -> bool:
     return _is_address(address) and ip_address(address).is_loopback
 
 
+def is_this_machine(host: str) -> bool:
+    """Return whether a name or an address in a URL, as it is typed, is of the loopback."""
+    return host.lower() == "localhost" or is_loopback(host)
+
+
 def json_response(value: object, *, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     """Return a value as an answer in JSON."""
     return web.Response(status=status.value, body=msgspec.json.encode(value), headers={"Content-Type": JSON})

@@ -309,6 +309,9 @@ def test_what_users_name_is_no_formula_and_the_page_tells_how_it_was_made(
         (["--user", "x" * 500], "--user: Expected `str` of length <= 128"),
         (["--url", "http://a b:9323"], "must be http://HOST:PORT"),
         (["--url", f"http://{'a' * 70}:9323"], "must be http://HOST:PORT"),
+        (["--url", "http://web.example:9323", "--token-file", "t"], "would carry the token in clear text"),
+        (["--url", "http://LocalHost:1", "--token-file", "/none/t"], "--token-file = '/none/t': No such file"),
+        (["--database", "history.sqlite", "--token-file", "t"], "--token-file: is for a page"),
     ],
 )
 def test_arguments_that_are_none_are_refused(
