@@ -1,4 +1,4 @@
-"""How large a history becomes, what writing it takes, and a report: `python -m tests.benchmarks.history [--site]`.
+"""How large a history becomes, what writing it takes, and a report: `python -m tests.benchmarks.history [--write]`.
 
 One node with 64 GPUs, or a site of 8 nodes with 8 each. Each GPU has runs of a day, one after the other, publishes
 every half minute, and changes its limit twice in a quarter-hour. The months are written as a controller, or
@@ -8,6 +8,8 @@ every half minute, and changes its limit twice in a quarter-hour. The months are
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,6 +23,7 @@ from controller.history.energy_history.reading import Period
 from controller.history.energy_history.recorder import FILE
 from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import Topics
+from tests.benchmarks.pages import add_write, measured_on, show
 from tests.controller.history.energy_history.records import (
     TOPICS,
     gpu_message,
@@ -32,6 +35,7 @@ from tests.controller.history.energy_history.records import (
 )
 from tests.fakes import MIDNIGHT_S
 
+TABLE: Final = Path(__file__).with_suffix(".md")
 ReportBy = Literal["job", "day", "run", "node"]
 REPORTS: Final[tuple[ReportBy, ...]] = ("job", "day", "run", "node")
 N_GPUS: Final = 64
@@ -75,6 +79,45 @@ def messages_of(at_s: float, n_nodes: int) -> list[tuple[str, bytes]]:
     return messages
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A history that was kept for some time: how large it is, and what it takes.
+
+    Attributes:
+        whose: a node's or a site's.
+        bytes_at: its size after so many days, while it is open [bytes].
+        write_s: how much of a core a write takes, the mean [s].
+        report_s: how much of a core a report of the last 30 days takes, by what it is by [s].
+        refused: messages that were not believed.
+    """
+
+    whose: str
+    bytes_at: Mapping[int, int]
+    write_s: float
+    report_s: Mapping[ReportBy, float]
+    refused: int
+
+
+def keep(whose: str, n_nodes: int, session_s: float | None, n_days: int) -> Kept:
+    """Write a history for some days, and ask for reports."""
+    refused, busy_s, n_writes, bytes_at = 0, 0.0, 0, {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / FILE
+        history = HistoryFile(path, topics=Topics(), config=HistoryConfig(), session_s=session_s)
+        for day in range(n_days):
+            for quarter in range(int(DAY_S) // QUARTER_S):
+                at_s = MIDNIGHT_S + day * DAY_S + quarter * QUARTER_S
+                messages = messages_of(at_s, n_nodes)
+                begun_s = time.process_time()
+                refused += history.write(messages, now_s=at_s)
+                busy_s, n_writes = busy_s + time.process_time() - begun_s, n_writes + 1
+            if day % 10 == 9 or day == n_days - 1:
+                bytes_at[day + 1] = sum(file.stat().st_size for file in Path(folder).iterdir())
+        history.close()
+        times_s = {by: report_s(path, MIDNIGHT_S + n_days * DAY_S, by) for by in REPORTS}
+    return Kept(whose=whose, bytes_at=bytes_at, write_s=busy_s / n_writes, report_s=times_s, refused=refused)
+
+
 def report_s(path: Path, until_s: float, by: ReportBy) -> float:
     """Return how much of a core a report of the last 30 days takes [s]: one thread does all of it."""
     query = ReportQuery(by=by)
@@ -86,33 +129,39 @@ def report_s(path: Path, until_s: float, by: ReportBy) -> float:
     return time.process_time() - begun_s
 
 
+def page(n_days: int) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "# How large a history becomes\n"
+    yield f"{measured_on('sqlalchemy')}; `python -m tests.benchmarks.history --write`.\n"
+    yield (
+        f"{N_GPUS} GPUs, of one node as its controller records them, or of 8 nodes as `gridchase web` does. Each has a"
+        " run of a day, one after the other, of a job of its own, and a change of its limit every 7.5 minutes. A write"
+        " is that of a whole quarter-hour, a report that of the last 30 days; both in CPU time. The bars are 200 MB"
+        " after 30 days, and 2 s a report.\n"
+    )
+    days = sorted({*range(10, n_days + 1, 10), n_days})
+    reports = " | ".join(f"report by {by}, s" for by in REPORTS)
+    sizes = " | ".join(f"{day} days, MB" for day in days)
+    yield f"| history of | {sizes} | write, ms | {reports} | not believed |"
+    yield f"|---|{'---:|' * (len(days) + len(REPORTS) + 2)}"
+    for whose, n_nodes, session_s in (("a node", 1, MIDNIGHT_S), ("a site", 8, None)):
+        kept = keep(whose, n_nodes, session_s, n_days)
+        cells = [
+            *(f"{kept.bytes_at[day] / 1e6:.0f}" for day in days),
+            f"{1e3 * kept.write_s:.0f}",
+            *(f"{kept.report_s[by]:.2f}" for by in REPORTS),
+            str(kept.refused),
+        ]
+        yield f"| {kept.whose} | {' | '.join(cells)} |"
+
+
 def main() -> None:
-    """Write months, and print the size of the file."""
+    """Write months, and print the page; with `--write` into the file beside this one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--site", action="store_true", help="8 nodes of 8 GPUs, heard by `gridchase web`")
+    parser.add_argument("--days", type=int, default=40)
+    add_write(parser, TABLE)
     options = parser.parse_args()
-    n_days: int = options.days
-    n_nodes, session_s = (8, None) if options.site else (1, MIDNIGHT_S)
-    n_impossible = 0
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / FILE
-        history = HistoryFile(path, topics=Topics(), config=HistoryConfig(), session_s=session_s)
-        busy_s, n_writes = 0.0, 0
-        for day in range(n_days):
-            for quarter in range(int(DAY_S) // QUARTER_S):
-                at_s = MIDNIGHT_S + day * DAY_S + quarter * QUARTER_S
-                messages = messages_of(at_s, n_nodes)
-                begun_s = time.process_time()
-                n_impossible += history.write(messages, now_s=at_s)
-                busy_s, n_writes = busy_s + time.process_time() - begun_s, n_writes + 1
-            if day % 10 == 9 or day == n_days - 1:
-                size = sum(file.stat().st_size for file in Path(folder).iterdir())
-                print(f"{day + 1} d: {size / 1e6:.0f} MB; {1e3 * busy_s / n_writes:.0f} ms of CPU a write", flush=True)
-        history.close()
-        print(f"closed: {path.stat().st_size / 1e6:.0f} MB; {n_impossible} messages were not believed")
-        for by in REPORTS:
-            print(f"report of 30 days by {by}: {report_s(path, MIDNIGHT_S + n_days * DAY_S, by):.2f} s of CPU")
+    show(page(options.days), TABLE, write=options.write)
 
 
 if __name__ == "__main__":

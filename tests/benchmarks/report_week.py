@@ -254,7 +254,7 @@ async def _live(kind: Kind, provider: CsvProvider, folder: Path) -> list[TrueRun
 def _settings(kind: Kind) -> list[str]:
     provider = 'signal.provider=[{name="constant", value=300.0}]'
     return [
-        *(f"signal.kind={kind}", provider, "signal.zone=GB", "signal.period_s=300"),
+        *(f"signal.kind={kind}", provider, "signal.zone=GB"),
         *("gpu.backend=simulation", "http.port=-1", "node.name=node-a", "bus.username=node"),
         *("plan.period_s=300", "profiler.settle_s=20", "profiler.window_s=100"),
         *("profiler.block_s=100", "profiler.n_blocks=2"),

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from paho.mqtt.publish import multiple
 
-from controller.runtime.clock import SystemClock
+from controller.runtime.clock import Clock, SystemClock
 from controller.web.app import Site
 from controller.web.config import WebConfig, WebSettings
 from controller.web.store import SqliteStore
@@ -35,12 +35,14 @@ TOO_LONG: Final = "x" * 300
 
 
 @asynccontextmanager
-async def served(bus: FakeBus, state_dir: Path, port: int = 0) -> AsyncIterator[tuple[Site, str]]:
+async def served(
+    bus: FakeBus, state_dir: Path, port: int = 0, clock: Clock | None = None
+) -> AsyncIterator[tuple[Site, str]]:
     """Run the process of a site within this one; yield it and its URL."""
     stop, urls = asyncio.Event(), asyncio.Queue[str]()
     config = WebConfig(web=WebSettings(state_dir=str(state_dir), port=port))
     store = SqliteStore(state_dir, topics=TOPICS, config=config.retention)
-    site = Site(config, bus=bus, store=store, topics=TOPICS, clock=SystemClock())
+    site = Site(config, bus=bus, store=store, topics=TOPICS, clock=clock or SystemClock())
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(site.run(stop, urls.put_nowait))
         yield site, await urls.get()

@@ -1,9 +1,13 @@
-"""What lasts longer than a test of CI may: a server that says nothing, wrong clocks, another time zone."""
+"""What lasts longer than a test of CI may: a server that says nothing, a cut, wrong clocks, another time zone."""
 
+import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -53,6 +57,110 @@ async def test_a_server_that_stands_still_is_said_and_comes_back(broker: Mosquit
             await tab.until(f"{HEARD}.startsWith('as of ') && {POWER} === '160'")
             assert await tab.run("window.isSamePage && !document.getElementById('heard').matches('.silent')")
             assert tab.complaints == []
+
+
+class Cable:
+    """What passes bytes on between a browser and a server, and can be cut: then nothing passes, and nobody is told."""
+
+    def __init__(self, url: str) -> None:
+        self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._ends: set[asyncio.StreamWriter] = set()
+
+    def cut(self) -> None:
+        """Let nothing pass any more."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """Let new connections pass; those from before were reset, as by a router that has forgotten them."""
+        for end in self._ends:
+            end.transport.abort()
+        self._whole.set()
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection on."""
+        with suppress(OSError):
+            await self._whole.wait()
+            far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+            self._ends |= {writer, far_writer}
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pass_on(reader, far_writer))
+                tasks.create_task(self._pass_on(far_reader, writer))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while content := await reader.read(1 << 16):
+                await self._whole.wait()
+                writer.write(content)
+                await writer.drain()
+            writer.close()
+
+
+@asynccontextmanager
+async def cable_to(url: str) -> AsyncIterator[tuple[Cable, str]]:
+    """Yield a cable to a server, and the URL at its other end."""
+    cable = Cable(url)
+    server = await asyncio.start_server(cable.connect, "127.0.0.1", 0)
+    yield cable, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    cable.mend()
+
+
+async def test_a_cable_that_is_cut_is_said_and_values_come_back_with_it(tmp_path: Path) -> None:
+    bus = FakeBus()
+    site = published_site(bus)
+    site_of(2, site)
+    async with (
+        running_browser(tmp_path / "browser") as browser,
+        served(bus, tmp_path / "state") as (_, url),
+        cable_to(url) as (cable, cable_url),
+    ):
+        tab = await browser.new_tab()
+        await tab.open(f"{cable_url}/")
+        await tab.until("source?.readyState === EventSource.OPEN")
+        await tab.run(f"window.isSamePage = true; window.before = {POWER}")
+        cable.cut()
+        site.say_gpu("node-00", 0, power_w=33.0)
+        await tab.until(f"{HEARD}.startsWith('last heard ')")
+        assert await tab.run(f"{POWER} !== '184' && {POWER} === window.before"), "the numbers stay"
+        cable.mend()
+        await tab.until(f"{HEARD}.startsWith('as of ') && {POWER} === '184'")
+        assert await tab.run("window.isSamePage")
+
+
+class SteppedSystemClock(SystemClock):
+    """The clock of a server that someone sets."""
+
+    step_s = 0.0
+
+    def now_s(self) -> float:
+        return super().now_s() + self.step_s
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_MS / 1e3, HOUR_MS / 1e3])
+async def test_a_servers_clock_that_is_set_is_followed(step_s: float, tmp_path: Path) -> None:
+    bus, clock = FakeBus(), SteppedSystemClock()
+    site = published_site(bus)
+    site_of(2, site)
+    async with (
+        running_browser(tmp_path / "browser") as browser,
+        served(bus, tmp_path / "state", clock=clock) as (_, url),
+    ):
+        tab = await browser.new_tab()
+        await tab.open(f"{url}/")
+        await tab.until("source?.readyState === EventSource.OPEN")
+        await tab.run("window.isSamePage = true")
+        clock.step_s = step_s
+        site.now_s = clock.now_s()
+        for gpu in range(2):
+            site.say_gpu("node-00", gpu, power_w=33.0)
+        await tab.until(
+            f"{POWER} === '66' && Math.abs(lastHeard.getTime() - {1e3 * clock.now_s()}) < 1e3 * {TIMEOUT_S}"
+        )
+        assert str(await tab.run(HEARD)).startswith("as of ")
+        assert await tab.run("window.isSamePage")
+        assert tab.complaints == []
 
 
 async def opened(tab: Tab, url: str, off_ms: int) -> None:
