@@ -385,7 +385,7 @@ NOTES: Final = """\
 - On the board that saves, the saving is overstated a little. Looks by themselves are not biased (4,000 of them at each
   of four scatters, 0.3 to 8 %, on the flat board: within 0.01 points), nor do the points of the curve matter, by which
   the plan chooses (counted a 25th, in 60 runs of an hour at 8 %: the same bias). What is left is likely that the time
-  budget is kept by the same ratios: a limit that looks overrate is held for longer, so that errors count more where
+  budget is kept by the same ratios: a limit that looks too good is held for longer, so that errors count more where
   they flatter. This was not tested.
 - Runs of half an hour to two without a number, on the flat board, were at the highest limit most of the time: from
   there nothing is looked at, so that their minutes of trials keep them `too_early`.
