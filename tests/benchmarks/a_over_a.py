@@ -51,8 +51,9 @@ MOST_SD: Final = 0.1
 REPEATED_S: Final = HOUR_S
 RECORDED: Final = "resnet50_b256"
 WARM_S: Final = 25.0
-N_STARTS: Final = 24
 """The end of the recording, after its last pause, is what is repeated."""
+N_STARTS: Final = 24
+"""From so many moments of it."""
 
 
 def tasks_of(case: Case, n_runs: int) -> Iterator[Task]:

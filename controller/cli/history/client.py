@@ -31,7 +31,7 @@ def fetch_report(url: str, query: ReportQuery, *, token_file: Path | None = None
         ControllerError: nobody answers, the token is refused, or the history cannot be read now.
     """
     connection = _connection(url)
-    headers = {} if token_file is None else _authorization(url, connection.host, token_file)
+    headers = {} if token_file is None else _authorization(url, connection, token_file)
     try:
         connection.request("GET", f"/v1/report?{urlencode(msgspec.to_builtins(query))}", headers=headers)
         response = connection.getresponse()
@@ -66,9 +66,10 @@ def _connection(url: str) -> http.client.HTTPConnection:
     return connection
 
 
-def _authorization(url: str, host: str, token_file: Path) -> dict[str, str]:
+def _authorization(url: str, connection: http.client.HTTPConnection, token_file: Path) -> dict[str, str]:
     """Return the header that carries a token: over the network encrypted, or not at all."""
-    if url.startswith("http:") and not is_this_machine(host):
+    is_encrypted = isinstance(connection, http.client.HTTPSConnection)
+    if not is_encrypted and not is_this_machine(connection.host):
         raise ConfigError([f"--token-file: {url} would carry the token in clear text; ask it over https"])
     try:
         token = read_secret_file("--token-file", str(token_file))

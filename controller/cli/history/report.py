@@ -43,6 +43,7 @@ from publishers.shared.files.lookup import NO_FILE, NO_PERMISSION, file_fault
 Result = TypeVar("Result")
 LOCAL_WEB: Final = f"http://{WebSettings().host}:{WebSettings().port}"
 """Where `gridchase web` serves by default."""
+_FOR_A_PAGE: Final = "--token-file: is for a page, not for a file"
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -125,6 +126,8 @@ def _export(options: argparse.Namespace, query: ReportQuery) -> None:
     faults = export_faults(path, table, query)
     if options.url is not None:
         faults.append("--export: reads a file; leave out --url")
+    if options.token_file is not None:
+        faults.append(_FOR_A_PAGE)
     database = _path(options, faults)
     content = _read(
         database, query, faults, lambda connection, period, _: exported(connection, path, table, query, period)
@@ -139,7 +142,7 @@ def _reports(options: argparse.Namespace, queries: list[ReportQuery]) -> tuple[l
     faults: list[str] = []
     path = _path(options, faults)
     if options.token_file is not None and options.database is not None:
-        faults.append("--token-file: is for a page; leave out --database")
+        faults.append(_FOR_A_PAGE)
     is_named = options.database is not None or options.config is not None or options.set
     absent = "" if is_named else file_fault(path)
     if absent not in {NO_FILE, NO_PERMISSION}:

@@ -1,6 +1,6 @@
 """The log: every decision about a power limit, newest first; two limits that alternate are one line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import tzinfo
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -105,11 +105,15 @@ def _n_of_one_plan(lines: Sequence[Line]) -> int:
     Two limits alternate where the first one comes back: one that replaced another for good has a plan of its own.
     """
     told = [lines[0].newest]
+    unlike = {_limit_of(told[0]): told[0]}  # a few, however many changes are told
     for line in lines[1:]:
-        is_soon = told[0].time_s - line.newest.time_s <= FOLDED_S
-        if not (is_soon and _leads_to(line.newest, told[-1]) and _is_one_plan([*told, line.newest])):
+        change = line.newest
+        with_this = {**unlike, _limit_of(change): change}
+        is_soon = told[0].time_s - change.time_s <= FOLDED_S
+        if not (is_soon and _leads_to(change, told[-1]) and _is_one_plan(with_this.values())):
             break
-        told.append(line.newest)
+        told.append(change)
+        unlike = with_this
     plans = [(place, change.power_limit_w) for place, change in enumerate(told) if change.reason != _LOOK]
     switches = [place for (_, newer_w), (place, older_w) in pairwise(plans) if newer_w != older_w]
     return switches[0] if len(switches) == 1 else len(told)
@@ -121,7 +125,11 @@ def _leads_to(older: LimitChange, newer: LimitChange) -> bool:
     return None not in limits_w and limits_w[0] != limits_w[1] and limits_w[0] == newer.previous_power_limit_w
 
 
-def _is_one_plan(changes: Sequence[LimitChange]) -> bool:
+def _limit_of(change: LimitChange) -> tuple[str, float | None]:
+    return change.reason, change.power_limit_w
+
+
+def _is_one_plan(changes: Collection[LimitChange]) -> bool:
     """Return whether changes have one limit or two, for one reason, and at most one more that is compared with them."""
     planned_w, compared_w = _limits_w(changes)
     n_reasons = len({change.reason for change in changes} - {_LOOK})
@@ -129,7 +137,7 @@ def _is_one_plan(changes: Sequence[LimitChange]) -> bool:
     return n_reasons <= 1 and len(planned_w) <= N_MIXED and n_limits <= max(N_MIXED, len(planned_w) + 1)
 
 
-def _limits_w(changes: Sequence[LimitChange]) -> tuple[set[float], set[float]]:
+def _limits_w(changes: Iterable[LimitChange]) -> tuple[set[float], set[float]]:
     """Return the limits that were planned, and the others, which these were only compared with [W]."""
     limits_w: tuple[set[float], set[float]] = set(), set()
     for change in changes:

@@ -59,8 +59,8 @@ async def test_a_server_that_stands_still_is_said_and_comes_back(broker: Mosquit
             assert tab.complaints == []
 
 
-class Cable:
-    """What passes bytes on between a browser and a server, and can be cut: then nothing passes, and nobody is told."""
+class Relay:
+    """Passes bytes on between a browser and a server, and can be cut: then nothing passes, and neither end is told."""
 
     def __init__(self, url: str) -> None:
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
@@ -98,33 +98,33 @@ class Cable:
 
 
 @asynccontextmanager
-async def cable_to(url: str) -> AsyncIterator[tuple[Cable, str]]:
-    """Yield a cable to a server, and the URL at its other end."""
-    cable = Cable(url)
-    server = await asyncio.start_server(cable.connect, "127.0.0.1", 0)
-    yield cable, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+async def relay_to(url: str) -> AsyncIterator[tuple[Relay, str]]:
+    """Yield a relay to a server, and its own URL."""
+    relay = Relay(url)
+    server = await asyncio.start_server(relay.connect, "127.0.0.1", 0)
+    yield relay, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
-    cable.mend()
+    relay.mend()
 
 
-async def test_a_cable_that_is_cut_is_said_and_values_come_back_with_it(tmp_path: Path) -> None:
+async def test_a_connection_that_is_cut_is_said_and_values_come_back_with_it(tmp_path: Path) -> None:
     bus = FakeBus()
     site = published_site(bus)
     site_of(2, site)
     async with (
         running_browser(tmp_path / "browser") as browser,
         served(bus, tmp_path / "state") as (_, url),
-        cable_to(url) as (cable, cable_url),
+        relay_to(url) as (relay, relay_url),
     ):
         tab = await browser.new_tab()
-        await tab.open(f"{cable_url}/")
+        await tab.open(f"{relay_url}/")
         await tab.until("source?.readyState === EventSource.OPEN")
         await tab.run(f"window.isSamePage = true; window.before = {POWER}")
-        cable.cut()
+        relay.cut()
         site.say_gpu("node-00", 0, power_w=33.0)
         await tab.until(f"{HEARD}.startsWith('last heard ')")
         assert await tab.run(f"{POWER} !== '184' && {POWER} === window.before"), "the numbers stay"
-        cable.mend()
+        relay.mend()
         await tab.until(f"{HEARD}.startsWith('as of ') && {POWER} === '184'")
         assert await tab.run("window.isSamePage")
 
