@@ -337,11 +337,14 @@ def main() -> None:
     add_write(parser, TABLE)
     options = parser.parse_args()
     if has_data(options.data):
-        is_day = options.hours == [DAY_H]
-        table = TABLE if is_day else TABLE.with_stem(f"{TABLE.stem}_{'_'.join(map(str, options.hours))}h")
-        if is_day and options.max_slowdown != USUAL_SLOWDOWNS:
-            table = table.with_stem(f"{table.stem}_bounds")
-        table = table.with_stem(f"{table.stem}_smooth") if options.smooth else table
+        table = TABLE
+        if options.hours != [DAY_H]:
+            table = table.with_stem(f"{table.stem}_{'_'.join(map(str, options.hours))}h")
+        if options.max_slowdown != USUAL_SLOWDOWNS:
+            percents = (f"{100 * (ratio - 1):.3g}" for ratio in options.max_slowdown)
+            table = table.with_stem(f"{table.stem}_{'_'.join(percents)}_percent")
+        if options.smooth:
+            table = table.with_stem(f"{table.stem}_smooth")
         show(page(options), table, write=options.write)
 
 
