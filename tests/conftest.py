@@ -10,6 +10,7 @@ import gc
 import inspect
 import itertools
 import os
+import re
 import secrets
 import signal
 from collections.abc import Callable, Coroutine, Generator
@@ -19,6 +20,7 @@ from typing import Any
 import async_solipsism
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from controller.gpu import run_dir
 from tests.virtual_time import VirtualTimeLoop
@@ -30,12 +32,16 @@ _NUMBERS = itertools.count()
 LIVE_TIMEOUT_S = 240.0
 """Generous, so that only a test that hangs exceeds it: a slow machine takes four times as long as a fast one."""
 
+IS_CI = "CI" in os.environ
+
 # On a shared machine the time of an example says nothing about it. In CI the same examples are tried each time, so that
 # no change fails by chance; everywhere else new ones are tried.
-settings.register_profile(
-    "gridchase", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
-)
+settings.register_profile("gridchase", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_CI)
 settings.load_profile("gridchase")
+if IS_CI:
+    # Hypothesis also tries numbers and texts out of the modules that a worker happens to have imported by then. It has
+    # no setting for that.
+    vars(providers)["_get_local_constants"] = lambda: vars(providers)["_local_constants"]
 
 
 def pytest_configure() -> None:
@@ -44,7 +50,7 @@ def pytest_configure() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ["LOGNAME"] = "alice"  # the login name is a level of topics
-    seed = CI_SEED if "CI" in os.environ else secrets.randbelow(1_000_000_000)
+    seed = CI_SEED if IS_CI else secrets.randbelow(1_000_000_000)
     os.environ.setdefault(SEED_VARIABLE, str(seed))  # workers of xdist inherit it
 
 
@@ -73,10 +79,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without a live test where only these run: each of many workers would import all of them."""
-    is_file_of_tests = collection_path.match("test_*.py") and "frameworks" not in collection_path.parts
-    if not config.getoption("markexpr").startswith("live") or not is_file_of_tests:
-        return None
-    return not _names_live(collection_path) or None
+    return is_left_out(collection_path, config.getoption("markexpr")) or None
+
+
+def is_left_out(path: Path, expression: str) -> bool:
+    """Return whether no test of a file can meet an expression of markers, one that asks for `live` and other terms."""
+    if not path.match("test_*.py") or "frameworks" in path.parts:
+        return False
+    terms = re.split(r"\s+and\s+", expression.strip())
+    is_conjunction = all(re.fullmatch(r"(not\s+)?\w+", term) for term in terms)
+    return is_conjunction and "live" in terms and not _names_live(path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

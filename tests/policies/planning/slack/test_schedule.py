@@ -38,6 +38,11 @@ def work_of(schedule: SlackSchedule, ahead: SignalOutlook) -> float:
     return float(np.diff(until_s, prepend=0.0) @ schedule.rates_per_s)
 
 
+def about(work: float) -> tuple[float, float, float]:
+    """Return work, a little less and a little more: where it just fills an hour of a negative value, the cost leaps."""
+    return work, work * (1 - 1e-6), work * (1 + 1e-6)
+
+
 def solved(curve: SlackCurve, ahead: SignalOutlook, work: float) -> float:
     """Return the least cost by a solver: shares of each hour at each point, for each hour that may be the last."""
     linprog = pytest.importorskip("scipy.optimize", reason="needs SciPy").linprog
@@ -104,8 +109,8 @@ def test_the_cost_is_that_of_a_linear_programme(
 ) -> None:
     ahead, curve = outlook(pairs), SlackCurve.of(profile, idle_power_w=idle_power_w)
     work = share * float(ahead.durations_s.sum()) * curve.running.fastest.iterations_per_s
-    schedule = plan_slack(curve, ahead, work)
-    assert schedule.cost == pytest.approx(solved(curve, ahead, work), abs=1e-6 * scale(profile, ahead))
+    cost = pytest.approx(plan_slack(curve, ahead, work).cost, abs=1e-6 * scale(profile, ahead))
+    assert any(solved(curve, ahead, each) == cost for each in about(work))
 
 
 @given(
@@ -119,8 +124,8 @@ def test_no_schedule_of_three_hours_is_cheaper(
 ) -> None:
     ahead, curve = outlook(pairs), SlackCurve.of(PowerProfile(profile.points[-3:]), idle_power_w=idle_power_w)
     work = share * float(ahead.durations_s.sum()) * curve.running.fastest.iterations_per_s
-    schedule = plan_slack(curve, ahead, work)
-    assert schedule.cost == pytest.approx(enumerated(curve, ahead, work), abs=1e-7 * scale(profile, ahead))
+    cost = pytest.approx(plan_slack(curve, ahead, work).cost, abs=1e-7 * scale(profile, ahead))
+    assert any(enumerated(curve, ahead, each) == cost for each in about(work))
 
 
 @given(
