@@ -12,6 +12,8 @@ ORDER := $(if $(CI),--randomly-seed=1)
 
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
+# As `gridchase` does for itself: threads that spin between small matrices take the cores from other tests.
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: demo test test-unit test-live test-page frameworks test-frameworks test-frameworks-all test-newest explore compare-times pins frameworks-matrix campaign sbom hostile check check-types check-others docs format dist clean
 

@@ -1,20 +1,34 @@
 """The verbs of the controller: called by the console script `gridchase`, and as `python -m controller`."""
 
+import os
 import sys
+from typing import Final
 
 from controller.runtime.stop_signals import handle_stop_signals, ignore_stop_signals, is_stop_requested
 from gridchase.cli.closed_pipe import ended_by_closed_pipe
 from gridchase.cli.install import install_command
+
+LINEAR_ALGEBRA_THREADS: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def main() -> int:
     """Run `gridchase`; where the libraries of the controller are not installed, say what is missing."""
     try:
         handle_stop_signals()  # before anything else: what is imported takes its time
+        _keep_off_other_cores()
         with ended_by_closed_pipe():
             return _main()
     finally:
         ignore_stop_signals()
+
+
+def _keep_off_other_cores() -> None:
+    """Have NumPy compute in one thread, unless it is told otherwise: the other cores are the training's.
+
+    It would start one for each core. They spin between the small steps of a forecast, which takes longer with them.
+    """
+    for name in LINEAR_ALGEBRA_THREADS:
+        os.environ.setdefault(name, "1")
 
 
 def _main() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.__main__ import LINEAR_ALGEBRA_THREADS
 from gridchase.__main__ import BASE_VERBS, _verb, _why_without_controller
 from gridchase.cli.closed_pipe import EXIT_CODE
 from gridchase.cli.verb import _VERBS
@@ -34,6 +35,31 @@ def test_the_verbs_without_the_controller_are_those_whose_module_is_not_its() ->
 
 def test_the_controller_of_this_tree_is_known_as_ours() -> None:
     assert not _why_without_controller()
+
+
+N_THREADS = "import numpy, os; print(len(os.listdir('/proc/self/task')))"
+
+
+def test_a_verb_of_the_controller_computes_in_one_thread() -> None:
+    run = "import sys; from gridchase.__main__ import main; sys.argv = ['gridchase', 'check', '--help']"
+    ended = run_alone(f"{run}\ntry:\n    main()\nexcept SystemExit:\n    pass\n{N_THREADS}")
+    assert ended.splitlines()[-1] == "1", "one on any number of cores"
+
+
+def test_a_training_that_is_run_keeps_its_threads(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(N_THREADS)
+    words = ["gridchase", "run", sys.executable, str(script)]
+    run = f"import sys; from gridchase.__main__ import main; sys.argv = {words}; main()"
+    assert run_alone(run) == run_alone(N_THREADS)
+
+
+def run_alone(code: str) -> str:
+    """Return what code prints in a process of its own, which nobody has told how many threads to use."""
+    environment = {name: value for name, value in os.environ.items() if name not in LINEAR_ALGEBRA_THREADS}
+    return subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True, timeout=60, check=True
+    ).stdout
 
 
 @pytest.mark.parametrize("words", [["--help"], ["restore", "--help"]], ids=["base", "controller"])
