@@ -8,26 +8,26 @@ from controller.runtime.stop_signals import handle_stop_signals, ignore_stop_sig
 from gridchase.cli.closed_pipe import ended_by_closed_pipe
 from gridchase.cli.install import install_command
 
-LINEAR_ALGEBRA_THREADS: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+BLAS_THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def main() -> int:
     """Run `gridchase`; where the libraries of the controller are not installed, say what is missing."""
     try:
         handle_stop_signals()  # before anything else: what is imported takes its time
-        _keep_off_other_cores()
+        _compute_in_one_thread()
         with ended_by_closed_pipe():
             return _main()
     finally:
         ignore_stop_signals()
 
 
-def _keep_off_other_cores() -> None:
+def _compute_in_one_thread() -> None:
     """Have NumPy compute in one thread, unless it is told otherwise: the other cores are the training's.
 
     It would start one for each core. They spin between the small steps of a forecast, which takes longer with them.
     """
-    for name in LINEAR_ALGEBRA_THREADS:
+    for name in BLAS_THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
 
 

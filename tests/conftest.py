@@ -83,7 +83,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def is_left_out(path: Path, expression: str) -> bool:
-    """Return whether no test of a file can meet an expression of markers, one that asks for `live` and other terms."""
+    """Return whether a file has no live test, and an expression of markers selects live tests alone."""
     if not path.match("test_*.py") or "frameworks" in path.parts:
         return False
     terms = re.split(r"\s+and\s+", expression.strip())

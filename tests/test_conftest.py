@@ -15,7 +15,7 @@ WITHOUT_LIVE = Path(__file__).with_name("test_words.py")
 WITH_LIVE = Path(__file__).parent / "live" / "test_demo.py"
 
 
-def test_the_makefile_s_live_tests_leave_out_files_without_one() -> None:
+def test_make_test_live_leaves_out_files_without_a_live_test() -> None:
     target = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ntest-live:")[2]
     expression = re.search(r"-m '(.*?)'", target)
     assert expression
@@ -50,7 +50,7 @@ before = [*examples]
 examples.clear()
 import controller.app
 note()
-assert len(before) == len(examples) and before == examples, "other examples"
+assert before and before == examples, "other examples"
 """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.__main__ import LINEAR_ALGEBRA_THREADS
+from controller.__main__ import BLAS_THREAD_VARIABLES
 from gridchase.__main__ import BASE_VERBS, _verb, _why_without_controller
 from gridchase.cli.closed_pipe import EXIT_CODE
 from gridchase.cli.verb import _VERBS
@@ -56,7 +56,7 @@ def test_a_training_that_is_run_keeps_its_threads(tmp_path: Path) -> None:
 
 def run_alone(code: str) -> str:
     """Return what code prints in a process of its own, which nobody has told how many threads to use."""
-    environment = {name: value for name, value in os.environ.items() if name not in LINEAR_ALGEBRA_THREADS}
+    environment = {name: value for name, value in os.environ.items() if name not in BLAS_THREAD_VARIABLES}
     return subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True, timeout=60, check=True
     ).stdout

@@ -32,9 +32,8 @@ from tests.live.conftest import Mosquitto
 
 pytestmark = pytest.mark.live
 
-DURATION_S = 60.0
-"""A machine that stands still for a second sleeps through 24 minutes of the day, and measures nothing then.
-What a day saves where no process is late is in the README, and a test plays it anew."""
+DURATION_S = 90.0
+"""A machine that stands still for a second sleeps through a quarter of an hour of the day, and measures nothing."""
 _MAIN = "import sys; from controller.demo.day.demo import DemoOptions, main_demo; sys.exit(main_demo(DemoOptions({})))"
 
 
@@ -59,8 +58,8 @@ def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     result = json.loads(path.read_text())
     said = capfd.readouterr()
 
-    assert result["carbon_saved_ratio"] > 0
-    assert result["energy_saved_ratio"] > 0
+    assert result["carbon_saved_ratio"] > 0.05
+    assert result["energy_saved_ratio"] > 0.05
     assert 1.0 < result["slowdown_ratio"] < 1.1
     assert 0 < result["profiling_energy_ratio"] < 0.5
     for totals in (result["run"], result["baseline"]):
